@@ -1,0 +1,43 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	retries       = 10
+	shortestPause = 2 * time.Millisecond
+	longestPause  = 500 * time.Millisecond
+)
+
+// Retryable says whether err is the database's request to run the whole transaction again: SQLSTATE 40001 (serialization
+// failure; on YugabyteDB also any conflict or restart that it could not hide) or 40P01 (deadlock).
+func Retryable(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")
+}
+
+// retry runs attempt until it succeeds, fails with an error that is not Retryable, has failed often enough, or ctx ends. The
+// pauses grow twofold and are random, so that two who met do not meet again.
+func retry(ctx context.Context, attempt func() error) error {
+	pause := shortestPause
+	for n := 0; ; n++ {
+		err := attempt()
+		if n == retries || !Retryable(err) {
+			return err
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Join(ctx.Err(), err)
+		}
+		pause = min(2*pause, longestPause)
+	}
+}

@@ -1,0 +1,30 @@
+-- grant_to gives a role every public function and view of the schema, and no table.
+create or replace function lock.grant_to(
+    role  name
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    object  text;
+begin
+    if grant_to.role is null then
+        raise exception 'role must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the name of a role.';
+    end if;
+    execute format('grant usage on schema lock to %I', grant_to.role);
+    for object in
+        select granted_objects from lock.granted_objects()
+    loop
+        execute format('grant %s on %s to %I', case when object like 'table %' then 'select' else 'execute' end, object, grant_to.role);
+    end loop;
+end;
+$$;
+
+comment on function lock.grant_to(name) is
+    'Operators: gives a role every function and view that is not for the owner alone, and no table. Migrations that come later extend it by themselves. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+
+revoke all on function lock.grant_to(name) from public;

@@ -1,0 +1,30 @@
+-- revoke_from takes back everything that a role has in the schema.
+create or replace function lock.revoke_from(
+    role  name
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    object  text;
+begin
+    if revoke_from.role is null then
+        raise exception 'role must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the name of a role.';
+    end if;
+    execute format('revoke usage on schema lock from %I', revoke_from.role);
+    for object in
+        select granted_objects from lock.granted_objects()
+    loop
+        execute format('revoke %s on %s from %I', case when object like 'table %' then 'select' else 'execute' end, object, revoke_from.role);
+    end loop;
+end;
+$$;
+
+comment on function lock.revoke_from(name) is
+    'Operators: takes back everything that lock.grant_to gave a role. Grants are taken back at once, locks that are held go on until their transactions end. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+
+revoke all on function lock.revoke_from(name) from public;

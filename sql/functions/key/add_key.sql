@@ -1,0 +1,53 @@
+-- add_key makes sure that a key has a row to lock on the row engine; false: somebody's uncommitted row is in the way.
+--
+-- YugabyteDB inserts outside the transaction, so that nobody ever waits for an uncommitted row there: not a second sharer of
+-- a new key, and not a try. That may happen more than once when a conflict restarts the statement, and is idempotent.
+-- PostgreSQL has no such writes: there the insert waits for the other's transaction, or with nowait for 1 ms.
+create or replace function lock.add_key(
+    key     bigint,
+    name    text,
+    nowait  boolean
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    previous  text;
+begin
+    if current_setting('yb_disable_transactional_writes', true) is not null then
+        previous := current_setting('yb_disable_transactional_writes');
+        perform set_config('yb_disable_transactional_writes', 'on', true);
+        insert into lock.locked_keys (key, name, ts)
+        values (add_key.key, add_key.name, clock_timestamp())
+        on conflict do nothing;
+        perform set_config('yb_disable_transactional_writes', previous, true);
+        return true;
+    elsif not add_key.nowait then
+        insert into lock.locked_keys (key, name, ts)
+        values (add_key.key, add_key.name, clock_timestamp())
+        on conflict do nothing;
+        return true;
+    end if;
+
+    begin
+        previous := current_setting('lock_timeout');
+        perform set_config('lock_timeout', '1ms', true);
+        insert into lock.locked_keys (key, name, ts)
+        values (add_key.key, add_key.name, clock_timestamp())
+        on conflict do nothing;
+        perform set_config('lock_timeout', previous, true);
+        return true;
+    exception
+        when lock_not_available then
+            return false;
+    end;
+end;
+$$;
+
+comment on function lock.add_key(bigint, text, boolean) is
+    'Internal: makes sure that a key has a row to lock; false when an uncommitted row of somebody else is in the way.';
+
+revoke all on function lock.add_key(bigint, text, boolean) from public;

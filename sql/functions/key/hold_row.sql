@@ -1,0 +1,62 @@
+-- hold_row takes a key by locking its row until the transaction ends; wait null waits for ever, zero never.
+--
+-- Who can interleave: between any two statements here another transaction may insert the row, lock it, or delete it
+-- (unlock, vacuum). So a lock counts only when a statement really returned a locked row; a select that waited for a row
+-- and then found it deleted returns none, and the loop starts again. Two that insert the same key at once are decided by
+-- the primary key. READ COMMITTED takes a new snapshot per statement, so the loop sees what it waited for. Under REPEATABLE
+-- READ and SERIALIZABLE PostgreSQL raises 40001 by itself where the row changed; YugabyteDB may instead go on not seeing it,
+-- hence the bound.
+create or replace function lock.hold_row(
+    key     bigint,
+    name    text,
+    shared  boolean,
+    wait    interval
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    deadline  constant timestamptz := clock_timestamp() + hold_row.wait;
+    absent    integer := 0;
+begin
+    loop
+        if hold_row.wait is null and hold_row.shared then
+            perform from lock.locked_keys where locked_keys.key = hold_row.key for share;
+        elsif hold_row.wait is null then
+            perform from lock.locked_keys where locked_keys.key = hold_row.key for update;
+        elsif hold_row.shared then
+            perform from lock.locked_keys where locked_keys.key = hold_row.key for share skip locked;
+        else
+            perform from lock.locked_keys where locked_keys.key = hold_row.key for update skip locked;
+        end if;
+        if found then
+            return true;
+        end if;
+
+        if hold_row.wait is not null and exists (select from lock.locked_keys where locked_keys.key = hold_row.key)
+            or not lock.add_key(hold_row.key, hold_row.name, hold_row.wait is not null)
+        then
+            -- Somebody else has it.
+            if clock_timestamp() >= deadline then
+                return false;
+            end if;
+            perform pg_sleep(least(0.01, extract(epoch from deadline - clock_timestamp())));
+        else
+            absent := absent + 1;
+            if absent > 100 then
+                raise exception 'could not lock key %: its row keeps disappearing or cannot be seen', hold_row.key
+                    using errcode = 'serialization_failure',
+                          hint = 'Retry the transaction.';
+            end if;
+        end if;
+    end loop;
+end;
+$$;
+
+comment on function lock.hold_row(bigint, text, boolean, interval) is
+    'Internal: takes a key on the row engine; wait null waits for ever, zero never.';
+
+revoke all on function lock.hold_row(bigint, text, boolean, interval) from public;

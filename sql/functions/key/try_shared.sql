@@ -1,0 +1,56 @@
+-- try_shared takes a key as shared does, or answers false when that would take longer than wait.
+--
+-- A denial on the advisory engine touches no table.
+create or replace function lock.try_shared(
+    key   bigint,
+    wait  interval default '0'
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if try_shared.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
+        if not pg_try_advisory_xact_lock_shared(lock.advisory_key(try_shared.key)) then
+            return false;
+        end if;
+    elsif try_shared.wait is null then
+        perform lock.check_interval(null, 'wait', true);
+    end if;
+    return lock.hold_key(try_shared.key, null, true, try_shared.wait);
+end;
+$$;
+
+comment on function lock.try_shared(bigint, interval) is
+    'Takes a key as lock.shared does and returns true, or returns false when somebody else still has it after wait (default 0: at once; '
+    'milliseconds, at most 24.8 days). While it waits, wait stands in for lock_timeout; statement_timeout goes on counting. '
+    'On the row engine a wait asks again every 10 ms instead of queueing. '
+    'Errors: 22004 null, 22023 bad name, or a wait that is negative, infinite or has months, 25006 on a standby, 40P01 deadlock, '
+    '40001 (row engine under snapshot isolation), 57014 statement_timeout.';
+
+revoke all on function lock.try_shared(bigint, interval) from public;
+
+create or replace function lock.try_shared(
+    name  text,
+    wait  interval default '0'
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if try_shared.wait is null then
+        perform lock.check_interval(null, 'wait', true);
+    end if;
+    return lock.hold_key(lock.key(try_shared.name), try_shared.name, true, try_shared.wait);
+end;
+$$;
+
+comment on function lock.try_shared(text, interval) is
+    'As lock.try_shared(bigint, interval), for lock.key(name); the name is kept in lock.locked_keys.';
+
+revoke all on function lock.try_shared(text, interval) from public;

@@ -1,0 +1,23 @@
+// Command migration writes the next migration from the function files that changed.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/seed4787c507/locks/tests/frozen"
+)
+
+func main() {
+	root := flag.String("root", "..", "the project's root")
+	name := flag.String("name", "", "the new migration's name, such as add_leases")
+	amend := flag.Bool("amend", false, "rewrite the function sections of the newest migration, which nobody has deployed yet")
+	flag.Parse()
+	path, err := frozen.Write(*root, *name, *amend)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "migration:", err)
+		os.Exit(1)
+	}
+	fmt.Println(path)
+}

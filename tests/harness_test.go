@@ -1,0 +1,425 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/tests/server"
+)
+
+const (
+	advisory = "advisory"
+	row      = "row"
+
+	versionTable = "public.lock_goose_version"
+	patience     = 30 * time.Second
+)
+
+// target is what this run of the tests talks to.
+var target struct {
+	url     string // of a superuser, or of a role that may create databases and roles
+	own     *server.Server
+	version string
+	number  int // server_version_num
+}
+
+var ctx = context.Background()
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	name := os.Getenv("LOCKS_TEST_TARGET")
+	if name == "" {
+		name = "local"
+	}
+	switch name {
+	case "local":
+		s, err := server.Start(ctx, server.Options{Settings: strings.Fields(os.Getenv("LOCKS_TEST_SETTINGS"))})
+		if err != nil {
+			return refuse(name, err)
+		}
+		defer s.Stop()
+		target.own, target.url = s, s.URL("postgres", "postgres")
+	case "url":
+		target.url = os.Getenv("LOCKS_TEST_URL")
+		if target.url == "" {
+			return refuse(name, errors.New("LOCKS_TEST_URL is not set"))
+		}
+	default:
+		return refuse(name, errors.New("LOCKS_TEST_TARGET must be local or url"))
+	}
+	if err := prepare(); err != nil {
+		return refuse(name, err)
+	}
+	fmt.Printf("target %s: %s\n", name, target.version)
+	return m.Run()
+}
+
+func refuse(name string, err error) int {
+	fmt.Printf("target %s: %v\n", name, err)
+	return 1
+}
+
+// prepare makes the two roles of the tests and a migrated template per engine.
+func prepare() error {
+	conn, err := pgx.Connect(ctx, target.url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	err = conn.QueryRow(ctx, "select version(), current_setting('server_version_num')::integer").Scan(&target.version, &target.number)
+	if err != nil {
+		return err
+	}
+	for _, role := range []string{"locks_owner", "locks_app"} {
+		_, err := conn.Exec(ctx, "create role "+role+" login")
+		var pg *pgconn.PgError
+		if err != nil && !(errors.As(err, &pg) && pg.Code == "42710") {
+			return err
+		}
+	}
+	for _, engine := range []string{advisory, row} {
+		if _, err := conn.Exec(ctx, "drop database if exists "+template(engine)); err != nil {
+			return err
+		}
+		if err := create(conn, template(engine), "template0", engine); err != nil {
+			return err
+		}
+		if err := migrate(as(target.url, "locks_owner", template(engine)), 0); err != nil {
+			return err
+		}
+		owner, err := pgx.Connect(ctx, as(target.url, "locks_owner", template(engine)))
+		if err != nil {
+			return err
+		}
+		_, err = owner.Exec(ctx, "select lock.grant_to('locks_app')")
+		owner.Close(ctx)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func template(engine string) string { return "locks_test_" + engine }
+
+// create makes a database for the owner whose next first migration chooses engine.
+func create(conn *pgx.Conn, name, template, engine string) error {
+	strategy := ""
+	if target.number >= 150000 {
+		strategy = " strategy file_copy"
+	}
+	for _, sql := range []string{
+		"create database " + name + " owner locks_owner template " + template + strategy,
+		"alter database " + name + " set lock.engine = '" + engine + "'",
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+// migrate brings the database up to a version, or all the way with 0.
+func migrate(url string, version int64) error {
+	provider, closeDB, err := gooseProvider(url)
+	if err != nil {
+		return err
+	}
+	defer closeDB()
+	if version == 0 {
+		_, err = provider.Up(ctx)
+	} else {
+		_, err = provider.UpTo(ctx, version)
+	}
+	return err
+}
+
+func gooseProvider(url string) (*goose.Provider, func() error, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	db := stdlib.OpenDB(*config)
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations, goose.WithTableName(versionTable))
+	return provider, db.Close, err
+}
+
+// as is the target's address for another user and database.
+func as(address, user, database string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		panic(err)
+	}
+	u.User = url.User(user)
+	u.Path = "/" + database
+	return u.String()
+}
+
+// An env is one test's own database.
+type env struct {
+	engine string
+	url    string // of an ordinary role: lock.grant_to gave it the functions
+	owner  string // of the schema's owner
+	super  string // of a superuser, in this database
+	pool   *pgxpool.Pool
+	admin  *pgxpool.Pool // as superuser
+}
+
+var databases atomic.Int64
+
+// open gives the test a fresh migrated database with an engine.
+func open(t *testing.T, engine string) *env {
+	t.Helper()
+	return openFrom(t, engine, template(engine))
+}
+
+// openEmpty gives the test a database without the schema.
+func openEmpty(t *testing.T, engine string) *env {
+	t.Helper()
+	return openFrom(t, engine, "template0")
+}
+
+func openFrom(t *testing.T, engine, template string) *env {
+	t.Helper()
+	name := fmt.Sprintf("locks_test_%d_%d", os.Getpid(), databases.Add(1))
+	conn, err := pgx.Connect(ctx, target.url)
+	must(t, err)
+	defer conn.Close(ctx)
+	must(t, create(conn, name, template, engine))
+	e := &env{
+		engine: engine,
+		url:    as(target.url, "locks_app", name),
+		owner:  as(target.url, "locks_owner", name),
+	}
+	super, err := url.Parse(target.url)
+	must(t, err)
+	super.Path = "/" + name
+	e.super = super.String()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the database of this test: %s", e.super)
+			if os.Getenv("LOCKS_TEST_KEEP") != "" {
+				return
+			}
+		}
+		conn, err := pgx.Connect(ctx, target.url)
+		if err == nil {
+			_, err = conn.Exec(ctx, "drop database "+name+" with (force)")
+			conn.Close(ctx)
+		}
+		if err != nil {
+			t.Errorf("drop database %s: %v", name, err)
+		}
+	})
+	e.pool = openPool(t, e.url, 40)
+	e.admin = openPool(t, e.super, 4)
+	return e
+}
+
+func openPool(t *testing.T, url string, size int32) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	must(t, err)
+	config.MaxConns = size
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// eachEngine runs fn as two parallel subtests, one per engine.
+func eachEngine(t *testing.T, fn func(t *testing.T, e *env)) {
+	t.Helper()
+	for _, engine := range []string{advisory, row} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			fn(t, open(t, engine))
+		})
+	}
+}
+
+// A session is one connection, with the calls that tests of concurrency need.
+type session struct {
+	t    *testing.T
+	e    *env
+	conn *pgx.Conn
+	pid  uint32
+}
+
+// session opens a connection of the ordinary role.
+func (e *env) session(t *testing.T) *session {
+	t.Helper()
+	return e.sessionAs(t, e.url)
+}
+
+func (e *env) sessionAs(t *testing.T, url string) *session {
+	t.Helper()
+	conn, err := pgx.Connect(ctx, url)
+	must(t, err)
+	t.Cleanup(func() { conn.Close(ctx) })
+	return &session{t: t, e: e, conn: conn, pid: conn.PgConn().PID()}
+}
+
+// exec runs SQL that must succeed.
+func (s *session) exec(sql string, args ...any) {
+	s.t.Helper()
+	if _, err := s.conn.Exec(ctx, sql, args...); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// fails runs SQL that must fail with an SQLSTATE, and returns the error.
+func (s *session) fails(code, sql string, args ...any) *pgconn.PgError {
+	s.t.Helper()
+	_, err := s.conn.Exec(ctx, sql, args...)
+	return wantCode(s.t, err, code, sql)
+}
+
+// get returns the only column of the only row.
+func get[T any](s *session, sql string, args ...any) T {
+	s.t.Helper()
+	var value T
+	if err := s.conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+// answers runs SQL that must return one value, and compares it.
+func answers[T comparable](s *session, want T, sql string, args ...any) {
+	s.t.Helper()
+	if got := get[T](s, sql, args...); got != want {
+		s.t.Fatalf("%s: got %v, want %v", sql, got, want)
+	}
+}
+
+// A pending statement runs in another goroutine.
+type pending struct {
+	s    *session
+	sql  string
+	done chan error
+}
+
+// start runs SQL in the background: the session must not be used again before wait or waits returned.
+func (s *session) start(sql string, args ...any) *pending {
+	s.t.Helper()
+	p := &pending{s: s, sql: sql, done: make(chan error, 1)}
+	go func() {
+		_, err := s.conn.Exec(ctx, sql, args...)
+		p.done <- err
+	}()
+	return p
+}
+
+// blocked returns once the statement is seen waiting for a lock; it fails when the statement ends instead.
+func (p *pending) blocked() *pending {
+	p.s.t.Helper()
+	eventually(p.s.t, p.sql+" waits for a lock", func() bool {
+		select {
+		case err := <-p.done:
+			p.s.t.Fatalf("%s did not wait: %v", p.sql, err)
+		default:
+		}
+		var waiting bool
+		err := p.s.e.admin.QueryRow(ctx,
+			"select exists (select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock')", p.s.pid).Scan(&waiting)
+		must(p.s.t, err)
+		return waiting
+	})
+	return p
+}
+
+// wait returns the statement's error, or nil.
+func (p *pending) wait() error {
+	p.s.t.Helper()
+	select {
+	case err := <-p.done:
+		return err
+	case <-time.After(patience):
+		p.s.t.Fatalf("%s did not end within %v", p.sql, patience)
+		return nil
+	}
+}
+
+// ends waits for the statement's success.
+func (p *pending) ends() {
+	p.s.t.Helper()
+	if err := p.wait(); err != nil {
+		p.s.t.Fatalf("%s: %v", p.sql, err)
+	}
+}
+
+// eventually polls until condition holds.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for !condition() {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// must stops the test at an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// code is an error's SQLSTATE, or "".
+func code(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+func wantCode(t *testing.T, err error, want, what string) *pgconn.PgError {
+	t.Helper()
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != want {
+		t.Fatalf("%s: got %v, want SQLSTATE %s", what, err, want)
+	}
+	return pg
+}
+
+// root is the project's root.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("..")
+	must(t, err)
+	return dir
+}
+
+// tool is the path of a program that the Makefile installs into .bin, or skips the test aloud.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(root(t), ".bin", name)
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("%s is not installed: run make tools", name)
+	}
+	return path
+}
