@@ -469,8 +469,18 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    name_key  constant bigint := lock.key(exclusive.name);
 begin
-    perform lock.hold_key(lock.key(exclusive.name), exclusive.name, false, null);
+    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
+        perform pg_advisory_xact_lock(lock.advisory_key(locked_keys.key))
+        from lock.locked_keys
+        where locked_keys.key = name_key;
+        if found then
+            return;
+        end if;
+    end if;
+    perform lock.hold_key(name_key, exclusive.name, false, null);
 end;
 $$;
 -- +goose StatementEnd
@@ -708,10 +718,11 @@ returns bigint
 language plpgsql
 immutable
 parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(key.name, 'name');
+    if key.name is null or key.name = '' or octet_length(key.name) > 1024 then
+        perform lock.check_id(key.name, 'name');
+    end if;
     return ('x' || encode(substr(sha256(convert_to(key.name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint;
 end;
 $$;
@@ -814,8 +825,18 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    name_key  constant bigint := lock.key(shared.name);
 begin
-    perform lock.hold_key(lock.key(shared.name), shared.name, true, null);
+    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
+        perform pg_advisory_xact_lock_shared(lock.advisory_key(locked_keys.key))
+        from lock.locked_keys
+        where locked_keys.key = name_key;
+        if found then
+            return;
+        end if;
+    end if;
+    perform lock.hold_key(name_key, shared.name, true, null);
 end;
 $$;
 -- +goose StatementEnd
@@ -873,11 +894,17 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    name_key  constant bigint := lock.key(try_exclusive.name);
 begin
-    if try_exclusive.wait is null then
+    if try_exclusive.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
+        if not pg_try_advisory_xact_lock(lock.advisory_key(name_key)) then
+            return false;
+        end if;
+    elsif try_exclusive.wait is null then
         perform lock.check_interval(null, 'wait', true);
     end if;
-    return lock.hold_key(lock.key(try_exclusive.name), try_exclusive.name, false, try_exclusive.wait);
+    return lock.hold_key(name_key, try_exclusive.name, false, try_exclusive.wait);
 end;
 $$;
 -- +goose StatementEnd
@@ -935,11 +962,17 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    name_key  constant bigint := lock.key(try_shared.name);
 begin
-    if try_shared.wait is null then
+    if try_shared.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
+        if not pg_try_advisory_xact_lock_shared(lock.advisory_key(name_key)) then
+            return false;
+        end if;
+    elsif try_shared.wait is null then
         perform lock.check_interval(null, 'wait', true);
     end if;
-    return lock.hold_key(lock.key(try_shared.name), try_shared.name, true, try_shared.wait);
+    return lock.hold_key(name_key, try_shared.name, true, try_shared.wait);
 end;
 $$;
 -- +goose StatementEnd

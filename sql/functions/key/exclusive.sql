@@ -40,8 +40,18 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    name_key  constant bigint := lock.key(exclusive.name);
 begin
-    perform lock.hold_key(lock.key(exclusive.name), exclusive.name, false, null);
+    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
+        perform pg_advisory_xact_lock(lock.advisory_key(locked_keys.key))
+        from lock.locked_keys
+        where locked_keys.key = name_key;
+        if found then
+            return;
+        end if;
+    end if;
+    perform lock.hold_key(name_key, exclusive.name, false, null);
 end;
 $$;
 

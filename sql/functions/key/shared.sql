@@ -40,8 +40,18 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    name_key  constant bigint := lock.key(shared.name);
 begin
-    perform lock.hold_key(lock.key(shared.name), shared.name, true, null);
+    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
+        perform pg_advisory_xact_lock_shared(lock.advisory_key(locked_keys.key))
+        from lock.locked_keys
+        where locked_keys.key = name_key;
+        if found then
+            return;
+        end if;
+    end if;
+    perform lock.hold_key(name_key, shared.name, true, null);
 end;
 $$;
 

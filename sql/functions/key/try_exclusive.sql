@@ -42,11 +42,17 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    name_key  constant bigint := lock.key(try_exclusive.name);
 begin
-    if try_exclusive.wait is null then
+    if try_exclusive.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
+        if not pg_try_advisory_xact_lock(lock.advisory_key(name_key)) then
+            return false;
+        end if;
+    elsif try_exclusive.wait is null then
         perform lock.check_interval(null, 'wait', true);
     end if;
-    return lock.hold_key(lock.key(try_exclusive.name), try_exclusive.name, false, try_exclusive.wait);
+    return lock.hold_key(name_key, try_exclusive.name, false, try_exclusive.wait);
 end;
 $$;
 

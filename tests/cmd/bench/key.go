@@ -1,0 +1,35 @@
+package main
+
+const (
+	someKey = "\\set key random(1, 100000)\n"
+	heldKey = "\\set key random(1, 100)\n"
+)
+
+func init() {
+	// recipe works as the published table lock does, and is here to be compared with.
+	recipe := []string{
+		"create table recipe (key bigint primary key, ts timestamptz default now())",
+		"insert into recipe select generate_series(1, 100000)",
+		`create function recipe_exclusive(wanted bigint) returns void language plpgsql as $$
+		begin
+			insert into recipe (key) values (wanted) on conflict do nothing;
+			perform from recipe where key = wanted for update;
+		end $$`,
+	}
+	known := "insert into lock.locked_keys (key) select generate_series(1, 100000)"
+	comparisons = append(comparisons,
+		comparison{kind: "key", name: "exclusive, 100,000 known keys", setup: append(recipe, known), scripts: []script{
+			{name: "pg_advisory_xact_lock", sql: someKey + "select pg_advisory_xact_lock(:key);"},
+			{name: "lock.exclusive(bigint)", sql: someKey + "select lock.exclusive(:key::bigint);", atLeast: 0.7},
+			{name: "lock.shared(bigint)", sql: someKey + "select lock.shared(:key::bigint);"},
+			{name: "lock.exclusive(text)", sql: someKey + "select lock.exclusive('customer:' || :key);"},
+			{name: "the published recipe", sql: someKey + "select recipe_exclusive(:key);"},
+		}},
+		comparison{kind: "key", name: "try_exclusive, denied", setup: []string{known}, hold: []string{
+			"select pg_advisory_xact_lock(k) from generate_series(1, 100) k", "select lock.exclusive(k) from generate_series(1, 100) k",
+		}, scripts: []script{
+			{name: "pg_try_advisory_xact_lock", sql: heldKey + "select pg_try_advisory_xact_lock(:key);"},
+			{name: "lock.try_exclusive(bigint)", sql: heldKey + "select lock.try_exclusive(:key::bigint);", atLeast: 0.7},
+		}},
+	)
+}

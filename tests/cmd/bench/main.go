@@ -1,0 +1,197 @@
+// Command bench measures with pgbench what docs/ claims, as ratios between scripts that run in turn on one durable server.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/tests/server"
+)
+
+// A comparison runs its scripts in turn, round after round, in one database of its own.
+type comparison struct {
+	kind    string // as in docs/<kind>.md
+	name    string
+	engine  string   // advisory unless set
+	setup   []string // SQL, once, after the migrations
+	hold    []string // SQL that a transaction runs and keeps open as long as the scripts run
+	scripts []script // ratios are against the first
+}
+
+// A script is what pgbench runs, prepared, as one of 8 clients.
+type script struct {
+	name    string
+	sql     string
+	before  string                                                              // SQL that runs once before each round, such as a truncate
+	atLeast float64                                                             // the ratio to the first script that the project promises; 0: none
+	run     func(ctx context.Context, url string, seconds int) (float64, error) // instead of sql: returns operations per second
+}
+
+var comparisons []comparison
+
+var (
+	kind    = flag.String("kind", "", "only this kind")
+	name    = flag.String("name", "", "only comparisons whose name contains this")
+	seconds = flag.Int("seconds", 5, "of each run")
+	rounds  = flag.Int("rounds", 3, "of each script; the median counts")
+	clients = flag.Int("clients", 8, "of pgbench")
+)
+
+func main() {
+	flag.Parse()
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	s, err := server.Start(ctx, server.Options{Durable: true, Settings: []string{"synchronous_commit=on", "max_wal_size=8GB"}})
+	if err != nil {
+		return err
+	}
+	defer s.Stop()
+	missed := 0
+	for i, c := range comparisons {
+		if *kind != "" && c.kind != *kind || !strings.Contains(c.name, *name) {
+			continue
+		}
+		database := fmt.Sprintf("bench_%d", i)
+		if err := prepare(ctx, s, c, database); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		fmt.Printf("\n%s: %s\n", c.kind, c.name)
+		holder, err := hold(ctx, s.URL("postgres", database), c.hold)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		rates := make([][]float64, len(c.scripts))
+		for range *rounds {
+			for j, script := range c.scripts {
+				rate, err := measure(ctx, s, database, script)
+				if err != nil {
+					return fmt.Errorf("%s: %s: %w", c.name, script.name, err)
+				}
+				rates[j] = append(rates[j], rate)
+			}
+		}
+		holder.Close(ctx)
+		for j, script := range c.scripts {
+			slices.Sort(rates[j])
+			rate := rates[j][*rounds/2]
+			ratio := rate / rates[0][*rounds/2]
+			verdict := ""
+			if script.atLeast > 0 {
+				verdict = fmt.Sprintf("   wanted at least %.2f", script.atLeast)
+				if ratio < script.atLeast {
+					verdict += "   MISSED"
+					missed++
+				}
+			}
+			fmt.Printf("  %-44s %9.0f/s   %.2f%s\n", script.name, rate, ratio, verdict)
+		}
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d promises missed", missed)
+	}
+	return nil
+}
+
+// hold opens a transaction that ends with its connection.
+func hold(ctx context.Context, url string, statements []string) (*pgx.Conn, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	for _, sql := range append([]string{"begin"}, statements...) {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
+	}
+	return conn, nil
+}
+
+func prepare(ctx context.Context, s *server.Server, c comparison, database string) error {
+	conn, err := pgx.Connect(ctx, s.URL("postgres", "postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	if c.engine == "" {
+		c.engine = "advisory"
+	}
+	for _, sql := range []string{"create database " + database, "alter database " + database + " set lock.engine = " + c.engine} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	config, err := pgx.ParseConfig(s.URL("postgres", database))
+	if err != nil {
+		return err
+	}
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations, goose.WithTableName("public.lock_goose_version"))
+	if err != nil {
+		return err
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return err
+	}
+	for _, sql := range append(c.setup, "vacuum analyze", "checkpoint") {
+		if _, err := db.ExecContext(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+var tps = regexp.MustCompile(`tps = ([0-9.]+)`)
+
+func measure(ctx context.Context, s *server.Server, database string, script script) (float64, error) {
+	url := s.URL("postgres", database)
+	if script.before != "" {
+		conn, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return 0, err
+		}
+		_, err = conn.Exec(ctx, script.before)
+		conn.Close(ctx)
+		if err != nil {
+			return 0, err
+		}
+	}
+	if script.run != nil {
+		return script.run(ctx, url, *seconds)
+	}
+	file, err := os.CreateTemp("", "locks-bench-*.sql")
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(file.Name())
+	if _, err := file.WriteString(script.sql); err != nil {
+		return 0, err
+	}
+	file.Close()
+	out, err := exec.CommandContext(ctx, filepath.Join(s.BinDir, "pgbench"), "-n", "-M", "prepared", "-c", strconv.Itoa(*clients), "-j", "2",
+		"-T", strconv.Itoa(*seconds), "-f", file.Name(), url).CombinedOutput()
+	found := tps.FindSubmatch(out)
+	if err != nil || found == nil {
+		return 0, errors.Join(err, errors.New(string(out)))
+	}
+	return strconv.ParseFloat(string(found[1]), 64)
+}
