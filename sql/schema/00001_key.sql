@@ -234,7 +234,8 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    object  text;
+    granted_function  regprocedure;
+    granted_view      regclass;
 begin
     if grant_to.role is null then
         raise exception 'role must not be null'
@@ -242,10 +243,15 @@ begin
                   hint = 'Pass the name of a role.';
     end if;
     execute format('grant usage on schema lock to %I', grant_to.role);
-    for object in
-        select granted_objects from lock.granted_objects()
+    for granted_function in
+        select granted_functions from lock.granted_functions()
     loop
-        execute format('grant %s on %s to %I', case when object like 'table %' then 'select' else 'execute' end, object, grant_to.role);
+        execute format('grant execute on function %s to %I', granted_function, grant_to.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock.granted_views()
+    loop
+        execute format('grant select on %s to %I', granted_view, grant_to.role);
     end loop;
 end;
 $$;
@@ -256,24 +262,43 @@ comment on function lock.grant_to(name) is
 
 revoke all on function lock.grant_to(name) from public;
 
--- file: sql/functions/activity/granted_objects.sql
+-- file: sql/functions/activity/granted_functions.sql
 -- +goose StatementBegin
--- granted_objects lists what grant_to gives: every function and view of the schema whose comment does not set it apart.
+-- granted_functions lists what grant_to gives: every function of the schema whose comment does not set it apart.
 --
--- A comment that starts with 'Internal:' or 'Operators:' keeps a function or view to the owner. Tables are never given.
-create or replace function lock.granted_objects()
-returns setof text
+-- A comment that starts with 'Internal:' or 'Operators:' keeps it to the owner.
+create or replace function lock.granted_functions()
+returns setof regprocedure
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select 'function ' || pg_proc.oid::regprocedure
+    select pg_proc.oid::regprocedure
     from pg_proc
     where pg_proc.pronamespace = 'lock'::regnamespace
       and pg_proc.prorettype <> 'trigger'::regtype
       and coalesce(obj_description(pg_proc.oid, 'pg_proc'), '') !~ '^(Internal|Operators):'
-    union all
-    select 'table ' || pg_class.oid::regclass
+    order by 1;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.granted_functions() is
+    'Internal: every function that lock.grant_to gives.';
+
+revoke all on function lock.granted_functions() from public;
+
+-- file: sql/functions/activity/granted_views.sql
+-- +goose StatementBegin
+-- granted_views lists what grant_to gives: every view of the schema whose comment does not set it apart.
+--
+-- A comment that starts with 'Internal:' or 'Operators:' keeps it to the owner.
+create or replace function lock.granted_views()
+returns setof regclass
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_class.oid::regclass
     from pg_class
     where pg_class.relnamespace = 'lock'::regnamespace
       and pg_class.relkind = 'v'
@@ -282,10 +307,10 @@ as $$
 $$;
 -- +goose StatementEnd
 
-comment on function lock.granted_objects() is
-    'Internal: what lock.grant_to gives, as the objects of a grant statement.';
+comment on function lock.granted_views() is
+    'Internal: every view that lock.grant_to gives.';
 
-revoke all on function lock.granted_objects() from public;
+revoke all on function lock.granted_views() from public;
 
 -- file: sql/functions/activity/revoke_from.sql
 -- +goose StatementBegin
@@ -299,7 +324,8 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    object  text;
+    granted_function  regprocedure;
+    granted_view      regclass;
 begin
     if revoke_from.role is null then
         raise exception 'role must not be null'
@@ -307,10 +333,15 @@ begin
                   hint = 'Pass the name of a role.';
     end if;
     execute format('revoke usage on schema lock from %I', revoke_from.role);
-    for object in
-        select granted_objects from lock.granted_objects()
+    for granted_function in
+        select granted_functions from lock.granted_functions()
     loop
-        execute format('revoke %s on %s from %I', case when object like 'table %' then 'select' else 'execute' end, object, revoke_from.role);
+        execute format('revoke execute on function %s from %I', granted_function, revoke_from.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock.granted_views()
+    loop
+        execute format('revoke select on %s from %I', granted_view, revoke_from.role);
     end loop;
 end;
 $$;
@@ -714,9 +745,7 @@ begin
             or not lock.add_key(hold_row.key, hold_row.name, hold_row.wait is not null)
         then
             -- Somebody else has it.
-            if clock_timestamp() >= deadline then
-                return false;
-            end if;
+            exit when clock_timestamp() >= deadline;
             perform pg_sleep(least(0.01, extract(epoch from deadline - clock_timestamp())));
         else
             absent := absent + 1;
@@ -727,6 +756,7 @@ begin
             end if;
         end if;
     end loop;
+    return false;
 end;
 $$;
 -- +goose StatementEnd
@@ -899,7 +929,7 @@ begin
             return false;
         end if;
     elsif try_exclusive.wait is null then
-        perform lock.check_interval(null, 'wait', true);
+        perform lock.check_interval(try_exclusive.wait, 'wait', true);
     end if;
     return lock.hold_key(try_exclusive.key, null, false, try_exclusive.wait);
 end;
@@ -934,7 +964,7 @@ begin
             return false;
         end if;
     elsif try_exclusive.wait is null then
-        perform lock.check_interval(null, 'wait', true);
+        perform lock.check_interval(try_exclusive.wait, 'wait', true);
     end if;
     return lock.hold_key(name_key, try_exclusive.name, false, try_exclusive.wait);
 end;
@@ -967,7 +997,7 @@ begin
             return false;
         end if;
     elsif try_shared.wait is null then
-        perform lock.check_interval(null, 'wait', true);
+        perform lock.check_interval(try_shared.wait, 'wait', true);
     end if;
     return lock.hold_key(try_shared.key, null, true, try_shared.wait);
 end;
@@ -1002,7 +1032,7 @@ begin
             return false;
         end if;
     elsif try_shared.wait is null then
-        perform lock.check_interval(null, 'wait', true);
+        perform lock.check_interval(try_shared.wait, 'wait', true);
     end if;
     return lock.hold_key(name_key, try_shared.name, true, try_shared.wait);
 end;
@@ -1053,7 +1083,7 @@ $$;
 
 comment on function lock.unlock(bigint) is
     'Forgets a key; call it by the exclusive holder. Returns true when its row of lock.locked_keys goes with this transaction''s commit, '
-    'false when it is not known or another transaction holds it (or, for a sharer on the advisory engine, waits for it). The lock itself ends with the transaction, not here, and calling unlock '
+    'false when it is not known or another transaction holds it (or, for a sharer before PostgreSQL 17, waits for it). The lock itself ends with the transaction, not here, and calling unlock '
     'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
 revoke all on function lock.unlock(bigint) from public;
@@ -1298,8 +1328,11 @@ drop function if exists lock.add_key(bigint, text, boolean);
 -- gone: sql/functions/activity/revoke_from.sql
 drop function if exists lock.revoke_from(name);
 
--- gone: sql/functions/activity/granted_objects.sql
-drop function if exists lock.granted_objects();
+-- gone: sql/functions/activity/granted_views.sql
+drop function if exists lock.granted_views();
+
+-- gone: sql/functions/activity/granted_functions.sql
+drop function if exists lock.granted_functions();
 
 -- gone: sql/functions/activity/grant_to.sql
 drop function if exists lock.grant_to(name);

@@ -8,7 +8,8 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    object  text;
+    granted_function  regprocedure;
+    granted_view      regclass;
 begin
     if grant_to.role is null then
         raise exception 'role must not be null'
@@ -16,10 +17,15 @@ begin
                   hint = 'Pass the name of a role.';
     end if;
     execute format('grant usage on schema lock to %I', grant_to.role);
-    for object in
-        select granted_objects from lock.granted_objects()
+    for granted_function in
+        select granted_functions from lock.granted_functions()
     loop
-        execute format('grant %s on %s to %I', case when object like 'table %' then 'select' else 'execute' end, object, grant_to.role);
+        execute format('grant execute on function %s to %I', granted_function, grant_to.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock.granted_views()
+    loop
+        execute format('grant select on %s to %I', granted_view, grant_to.role);
     end loop;
 end;
 $$;

@@ -8,7 +8,8 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    object  text;
+    granted_function  regprocedure;
+    granted_view      regclass;
 begin
     if revoke_from.role is null then
         raise exception 'role must not be null'
@@ -16,10 +17,15 @@ begin
                   hint = 'Pass the name of a role.';
     end if;
     execute format('revoke usage on schema lock from %I', revoke_from.role);
-    for object in
-        select granted_objects from lock.granted_objects()
+    for granted_function in
+        select granted_functions from lock.granted_functions()
     loop
-        execute format('revoke %s on %s from %I', case when object like 'table %' then 'select' else 'execute' end, object, revoke_from.role);
+        execute format('revoke execute on function %s from %I', granted_function, revoke_from.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock.granted_views()
+    loop
+        execute format('revoke select on %s from %I', granted_view, revoke_from.role);
     end loop;
 end;
 $$;

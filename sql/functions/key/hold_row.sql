@@ -40,9 +40,7 @@ begin
             or not lock.add_key(hold_row.key, hold_row.name, hold_row.wait is not null)
         then
             -- Somebody else has it.
-            if clock_timestamp() >= deadline then
-                return false;
-            end if;
+            exit when clock_timestamp() >= deadline;
             perform pg_sleep(least(0.01, extract(epoch from deadline - clock_timestamp())));
         else
             absent := absent + 1;
@@ -53,6 +51,7 @@ begin
             end if;
         end if;
     end loop;
+    return false;
 end;
 $$;
 

@@ -17,7 +17,7 @@ begin
             return false;
         end if;
     elsif try_exclusive.wait is null then
-        perform lock.check_interval(null, 'wait', true);
+        perform lock.check_interval(try_exclusive.wait, 'wait', true);
     end if;
     return lock.hold_key(try_exclusive.key, null, false, try_exclusive.wait);
 end;
@@ -50,7 +50,7 @@ begin
             return false;
         end if;
     elsif try_exclusive.wait is null then
-        perform lock.check_interval(null, 'wait', true);
+        perform lock.check_interval(try_exclusive.wait, 'wait', true);
     end if;
     return lock.hold_key(name_key, try_exclusive.name, false, try_exclusive.wait);
 end;

@@ -17,7 +17,7 @@ begin
             return false;
         end if;
     elsif try_shared.wait is null then
-        perform lock.check_interval(null, 'wait', true);
+        perform lock.check_interval(try_shared.wait, 'wait', true);
     end if;
     return lock.hold_key(try_shared.key, null, true, try_shared.wait);
 end;
@@ -50,7 +50,7 @@ begin
             return false;
         end if;
     elsif try_shared.wait is null then
-        perform lock.check_interval(null, 'wait', true);
+        perform lock.check_interval(try_shared.wait, 'wait', true);
     end if;
     return lock.hold_key(name_key, try_shared.name, true, try_shared.wait);
 end;

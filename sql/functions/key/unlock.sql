@@ -34,7 +34,7 @@ $$;
 
 comment on function lock.unlock(bigint) is
     'Forgets a key; call it by the exclusive holder. Returns true when its row of lock.locked_keys goes with this transaction''s commit, '
-    'false when it is not known or another transaction holds it (or, for a sharer on the advisory engine, waits for it). The lock itself ends with the transaction, not here, and calling unlock '
+    'false when it is not known or another transaction holds it (or, for a sharer before PostgreSQL 17, waits for it). The lock itself ends with the transaction, not here, and calling unlock '
     'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
 revoke all on function lock.unlock(bigint) from public;

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/seed4787c507/locks/tests/frozen"
 )
@@ -13,7 +14,16 @@ func main() {
 	root := flag.String("root", "..", "the project's root")
 	name := flag.String("name", "", "the new migration's name, such as add_leases")
 	amend := flag.Bool("amend", false, "rewrite the function sections of the newest migration, which nobody has deployed yet")
+	check := flag.Bool("check", false, "only say how the function files differ from the migrations, and fail when they do")
 	flag.Parse()
+	if *check {
+		drift, err := frozen.Drift(*root)
+		if err != nil || len(drift) > 0 {
+			fmt.Fprintln(os.Stderr, strings.Join(drift, "\n"), err)
+			os.Exit(1)
+		}
+		return
+	}
 	path, err := frozen.Write(*root, *name, *amend)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "migration:", err)

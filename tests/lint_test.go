@@ -1,0 +1,28 @@
+package tests
+
+import "testing"
+
+// TestLintPlpgsqlCheck looks into every branch of every function, run or not.
+func TestLintPlpgsqlCheck(t *testing.T) {
+	check := `select coalesce(string_agg(format('%s line %s: %s: %s', functionid::regprocedure, lineno, level, message), E'\n' order by functionid, lineno), '')
+		from pg_proc
+		join pg_language on pg_language.oid = pg_proc.prolang and pg_language.lanname = 'plpgsql'
+		left join (select distinct tgfoid, tgrelid from pg_trigger where not tgisinternal) used on used.tgfoid = pg_proc.oid
+		cross join lateral plpgsql_check_function_tb(pg_proc.oid, coalesce(used.tgrelid, 0::oid),
+			fatal_errors := false, extra_warnings := true, security_warnings := true, performance_warnings := false)
+		where pronamespace = 'lock'::regnamespace and (prorettype <> 'trigger'::regtype or used.tgrelid is not null)`
+	eachEngine(t, func(t *testing.T, e *env) {
+		s := e.sessionAs(t, e.super)
+		if !get[bool](s, "select exists (select from pg_available_extensions where name = 'plpgsql_check')") {
+			t.Skip("the extension plpgsql_check is not installed (Debian: postgresql-15-plpgsql-check)")
+		}
+		s.exec("create extension plpgsql_check")
+		if found := get[string](s, check); found != "" {
+			t.Error(found)
+		}
+		s.exec(`create function lock.planted() returns integer language plpgsql as $$ begin if false then perform no_such_column from lock.locked_keys; end if; return 1; end $$`)
+		if get[string](s, check) == "" {
+			t.Error("a wrong column in a dead branch is not seen: this check sees nothing")
+		}
+	})
+}
