@@ -336,13 +336,19 @@ func (p *pending) blocked() *pending {
 			p.s.t.Fatalf("%s did not wait: %v", p.sql, err)
 		default:
 		}
-		var waiting bool
-		err := p.s.e.admin.QueryRow(ctx,
-			"select exists (select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock')", p.s.pid).Scan(&waiting)
-		must(p.s.t, err)
-		return waiting
+		return p.s.e.waiting(p.s.t, p.s.pid)
 	})
 	return p
+}
+
+// waiting says whether a session is waiting for a lock.
+func (e *env) waiting(t *testing.T, pid uint32) bool {
+	t.Helper()
+	var waiting bool
+	err := e.admin.QueryRow(ctx,
+		"select exists (select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock')", pid).Scan(&waiting)
+	must(t, err)
+	return waiting
 }
 
 // wait returns the statement's error, or nil.
