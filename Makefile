@@ -39,3 +39,7 @@ generate: $(BIN)/sqlc ## make db/ from sql/schema and sql/queries
 .PHONY: migration
 migration: ## write the next migration from the functions that changed: make migration NAME=add_leases (AMEND=1: rewrite the newest)
 	cd tests && go run ./cmd/migration $(if $(AMEND),-amend,-name '$(NAME)')
+
+.PHONY: demo
+demo: $(BIN)/goose ## show the locks at work, on DATABASE_URL or a server of its own (KEEP=1: leave that up)
+	@cd tests && go run ./cmd/demo $(if $(KEEP),-keep)

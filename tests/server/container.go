@@ -1,0 +1,52 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"os"
+
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/log"
+	"github.com/testcontainers/testcontainers-go/modules/postgres"
+)
+
+// ErrNoDocker says that no Docker engine answers.
+var ErrNoDocker = errors.New("no Docker engine answers")
+
+// Container starts a PostgreSQL in a container and returns the address of its superuser. An empty image means
+// LOCKS_TEST_IMAGE, or else postgres:17-alpine; it is pulled when the engine does not have it.
+func Container(ctx context.Context, image string) (url string, stop func() error, err error) {
+	if err := dockerAnswers(ctx); err != nil {
+		return "", nil, fmt.Errorf("%w: %w", ErrNoDocker, err)
+	}
+	image = cmp.Or(image, os.Getenv("LOCKS_TEST_IMAGE"), "postgres:17-alpine")
+	container, err := postgres.Run(ctx, image, postgres.BasicWaitStrategies(), postgres.WithDatabase("postgres"),
+		postgres.WithUsername("postgres"), postgres.WithPassword("postgres"), testcontainers.WithCmdArgs("-c", "fsync=off"))
+	// The container may exist although it did not become ready.
+	stop = func() error { return testcontainers.TerminateContainer(container) }
+	if err == nil {
+		url, err = container.ConnectionString(ctx, "sslmode=disable")
+	}
+	if err != nil {
+		return "", nil, errors.Join(fmt.Errorf("container %s: %w", image, err), stop())
+	}
+	return url, stop, nil
+}
+
+func dockerAnswers(ctx context.Context) (err error) {
+	// Without any Docker host the library panics.
+	defer func() {
+		if problem := recover(); problem != nil {
+			err = fmt.Errorf("%v", problem)
+		}
+	}()
+	log.SetDefault(log.NewNoopLogger())
+	provider, err := testcontainers.ProviderDocker.GetProvider()
+	if err != nil {
+		return err
+	}
+	return provider.Health(ctx)
+}
