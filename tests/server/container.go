@@ -24,7 +24,7 @@ func Container(ctx context.Context, image string) (url string, stop func() error
 	}
 	image = cmp.Or(image, os.Getenv("LOCKS_TEST_IMAGE"), "postgres:17-alpine")
 	container, err := postgres.Run(ctx, image, postgres.BasicWaitStrategies(), postgres.WithDatabase("postgres"),
-		postgres.WithUsername("postgres"), postgres.WithPassword("postgres"), testcontainers.WithCmdArgs("-c", "fsync=off"))
+		postgres.WithUsername("postgres"), postgres.WithPassword("postgres"))
 	// The container may exist although it did not become ready.
 	stop = func() error { return testcontainers.TerminateContainer(container) }
 	if err == nil {

@@ -68,9 +68,10 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	d := &demo{url: t.url, schema: fmt.Sprintf("locks_demo_%d_%x", os.Getpid(), time.Now().UnixMilli()), started: time.Now()}
+	installed := false
 	defer func() {
 		err = errors.Join(err, d.clean(ctx))
-		err = errors.Join(err, farewell(ctx, t))
+		err = errors.Join(err, farewell(ctx, t, installed))
 	}()
 
 	d.conn, err = connect(ctx, t.url, d.schema+"/demo")
@@ -90,6 +91,7 @@ func run(ctx context.Context) (err error) {
 	if err := d.conn.QueryRow(ctx, "select lock.engine()").Scan(&engine); err != nil {
 		return err
 	}
+	installed = true
 	fmt.Printf("  The schema lock is installed; key locks use the %s engine here.\n", engine)
 
 	if _, err := d.conn.Exec(ctx, "create schema "+d.schema); err != nil {
@@ -146,14 +148,15 @@ func migrate(ctx context.Context, t *target) error {
 	return nil
 }
 
-// farewell stops a server that is not to be kept, and says how to go on.
-func farewell(ctx context.Context, t *target) error {
-	if t.stop != nil && (!*keep || ctx.Err() != nil) {
+// farewell stops a server that is not to be kept, and says how to go on where there is something to go on with.
+func farewell(ctx context.Context, t *target, installed bool) error {
+	playable := installed && ctx.Err() == nil
+	if t.stop != nil && !(*keep && playable) {
 		if err := t.stop(); err != nil {
 			return fmt.Errorf("stop the server: %w", err)
 		}
 	}
-	if ctx.Err() != nil {
+	if !playable {
 		return nil
 	}
 	fmt.Println()

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"strings"
 
 	"github.com/seed4787c507/locks/tests/server"
 )
@@ -38,7 +39,7 @@ func findTarget(ctx context.Context, keep bool) (*target, error) {
 	if err == nil || ctx.Err() != nil {
 		return t, err
 	}
-	fmt.Println("No container either:", err)
+	fmt.Println("No container either:", strings.ReplaceAll(err.Error(), "\n", "; "))
 	if err := install(ctx); err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func install(ctx context.Context) error {
 		return errNoTarget
 	}
 	for _, arguments := range [][]string{{"update", "-q"}, {"install", "-q", "-y", "postgresql"}} {
-		fmt.Println("$ apt-get", arguments)
+		fmt.Println("$ apt-get", strings.Join(arguments, " "))
 		cmd := exec.CommandContext(ctx, aptGet, arguments...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		if out, err := cmd.CombinedOutput(); err != nil {
