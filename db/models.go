@@ -13,6 +13,15 @@ type ChosenEngine struct {
 	Engine string
 }
 
+// Workers that listen and have nothing to do: their producers notify them. Worth nothing after a crash.
+type IdleWorker struct {
+	Channel string
+	QueueID string
+	Worker  string
+	// When the line stops counting, so that a worker that died costs its producers no more notifications.
+	Until time.Time
+}
+
 // Every key that was locked and is not yet forgotten by lock.unlock or lock.vacuum. The lock itself on the row engine, a directory of names on the advisory engine.
 type LockedKey struct {
 	Key int64
