@@ -13,6 +13,15 @@ type ChosenEngine struct {
 	Engine string
 }
 
+// Workers that listen and have nothing to do: their producers notify them. Worth nothing after a crash.
+type IdleWorker struct {
+	Channel string
+	QueueID string
+	Worker  string
+	// When the line stops counting, so that a worker that died costs its producers no more notifications.
+	Until time.Time
+}
+
 // The leases that were granted and neither released nor revoked; one that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.
 type Lease struct {
 	Name string

@@ -1,5 +1,5 @@
 -- +goose Up
-select lock.start_migration(2, 'up');
+select lock.start_migration(3, 'up');
 
 create table if not exists lock.lease (
     name         text         not null,
@@ -771,10 +771,10 @@ revoke all on function lock.vacuum_leases(interval, integer) from public;
 
 -- end of functions
 
-select lock.end_migration(2, 'up');
+select lock.end_migration(3, 'up');
 
 -- +goose Down
-select lock.start_migration(2, 'down');
+select lock.start_migration(3, 'down');
 
 -- functions: written by make migration, not by hand
 
@@ -822,4 +822,4 @@ drop table if exists lock.lease_floor;
 drop table if exists lock.lease_name;
 drop table if exists lock.lease;
 
-select lock.end_migration(2, 'down');
+select lock.end_migration(3, 'down');
