@@ -24,6 +24,7 @@ import (
 const (
 	Tasks    = "lock_task"
 	Requests = "lock_request"
+	Leases   = "lock_lease" // here the payload is the lease's name
 
 	// A listener sends itself a notification on this one: only when that arrives, others will.
 	trial = "lock_trial"
@@ -402,7 +403,7 @@ func (l *listener) listen(ctx context.Context, ready func()) error {
 		defer cancel()
 		conn.Close(closing)
 	}()
-	for _, channel := range []string{Tasks, Requests, trial} {
+	for _, channel := range []string{Tasks, Requests, Leases, trial} {
 		if _, err := conn.Exec(ctx, "listen "+channel, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
 		}
