@@ -192,7 +192,7 @@ func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) err
 		h.renew(renewals)
 	}()
 	defer func() {
-		lost := h.lost() || context.Cause(leased) == ErrLeaseLost
+		lost := h.lost()
 		stop()
 		<-ended
 		h.alarm.Stop()
@@ -257,7 +257,12 @@ func (h *heldLease) lost() bool {
 	return !time.Now().Before(h.deadline)
 }
 
-func (h *heldLease) lose() { h.cancel(ErrLeaseLost) }
+func (h *heldLease) lose() {
+	h.mu.Lock()
+	h.deadline = time.Time{}
+	h.mu.Unlock()
+	h.cancel(ErrLeaseLost)
+}
 
 // release is false when the database says that the lease was lost. It is tried once, and also when the lease seems to be lost:
 // that frees it for others sooner.
