@@ -13,6 +13,64 @@ type ChosenEngine struct {
 	Engine string
 }
 
+// Workers that listen and have nothing to do: their producers notify them. Worth nothing after a crash.
+type IdleWorker struct {
+	Channel string
+	QueueID string
+	Worker  string
+	// When the line stops counting, so that a worker that died costs its producers no more notifications.
+	Until time.Time
+}
+
+// The leases that were granted and neither released nor revoked; one that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.
+type Lease struct {
+	Name string
+	// Greater than the token of every lease granted on the name before.
+	Token int64
+	// Who it is, for people to read; what proves a holder is the token.
+	Owner      string
+	AcquiredAt time.Time
+	// When expires_at was last set.
+	RenewedAt time.Time
+	ExpiresAt time.Time
+}
+
+// One row: the greatest token of any name that was forgotten. New names start above it.
+type LeaseFloor struct {
+	OnlyRow bool
+	Token   int64
+}
+
+// The live leases: who holds a permit of which name, and for how long if it is not renewed.
+type LeaseHolder struct {
+	Name       string
+	Token      int64
+	Owner      string
+	AcquiredAt time.Time
+	RenewedAt  time.Time
+	ExpiresAt  time.Time
+	ExpiresIn  time.Duration
+}
+
+// Every name that ever had a lease, until lock.vacuum_leases forgets it, and the greatest token given on it. Its row is the gate of all who acquire the name.
+type LeaseName struct {
+	Name      string
+	Token     int64
+	GrantedAt time.Time
+	// Somebody waits for the name: the next release sends a notification and takes the mark away.
+	Awaited bool
+}
+
+// What lock.revoke_lease did, for good: rows are the owner's to delete.
+type LeaseRevocation struct {
+	Name      string
+	Token     int64
+	Owner     string
+	RevokedBy string
+	RevokedAt time.Time
+	Reason    string
+}
+
 // Every key that was locked and is not yet forgotten by lock.unlock or lock.vacuum. The lock itself on the row engine, a directory of names on the advisory engine.
 type LockedKey struct {
 	Key int64

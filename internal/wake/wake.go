@@ -1,0 +1,442 @@
+// Package wake runs the loops of workers: look for work, and sleep without a query until a producer notifies.
+//
+// The rules are in SQL: see lock.wake and lock.start_idling.
+package wake
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks/db"
+)
+
+// The channels that notifications come on, with the queue's id as payload.
+const (
+	Tasks    = "lock_task"
+	Requests = "lock_request"
+	Leases   = "lock_lease" // here the payload is the lease's name
+
+	// A listener sends itself a notification on this one: only when that arrives, others will.
+	trial = "lock_trial"
+)
+
+// Options tune Watch. The zero value is good.
+type Options struct {
+	// Poll is the longest sleep of an idle worker that is notified. Default: 30 s.
+	Poll time.Duration
+	// Blind is the longest sleep where notifications do not arrive. Default: 1 s, and never more than Poll.
+	Blind time.Duration
+	// Linger is how long a worker that found work stays listed as idle, so that short breaks cost no writes; until then
+	// producers go on notifying. Default: 20 ms.
+	Linger time.Duration
+	// OnError is told of every error that the loop survives. Default: nobody is.
+	OnError func(error)
+}
+
+// Look looks for work and does it. It returns whether there was any, and, when there was none, after how long there will be
+// some without anybody's notification (0: unknown). An error that is Transient makes Watch look again after a pause; any
+// other ends it.
+type Look func(ctx context.Context) (found bool, due time.Duration, err error)
+
+const (
+	shortestPause = time.Millisecond
+	longestPause  = time.Second
+	giveUp        = 5 * time.Second // of clearing up after ctx has ended
+)
+
+// Watch calls look again and again while it finds work, sleeps otherwise until a producer of the queue notifies, and returns
+// ctx's error when ctx ends, or the first error of look that is not Transient.
+//
+// No change that was made before, or is notified by lock.wake, waits longer than it takes to call look; where notifications
+// do not arrive it waits at most opts.Blind.
+func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opts Options, look Look) error {
+	if opts.Poll <= 0 {
+		opts.Poll = 30 * time.Second
+	}
+	if opts.Blind <= 0 {
+		opts.Blind = time.Second
+	}
+	opts.Blind = min(opts.Blind, opts.Poll)
+	if opts.Linger <= 0 {
+		opts.Linger = 20 * time.Millisecond
+	}
+	if opts.OnError == nil {
+		opts.OnError = func(error) {}
+	}
+	l := attach(pool)
+	defer l.detach()
+	w := &watcher{pool: pool, channel: channel, queueID: queueID, name: rand.Text(), opts: opts, look: look}
+	w.listener, w.wakes = l, l.subscribe(channel+" "+queueID)
+	defer l.unsubscribe(channel+" "+queueID, w.wakes)
+	select {
+	case <-l.tried:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return w.run(ctx)
+}
+
+type watcher struct {
+	pool             *pgxpool.Pool
+	listener         *listener
+	wakes            chan struct{}
+	channel, queueID string
+	name             string
+	opts             Options
+	look             Look
+
+	listed   int       // the listener's epoch when this worker was listed as idle; 0: it is not listed
+	listedAt time.Time // when that was
+	working  *time.Timer
+	unlisted chan struct{} // closed when working has fired and is through
+	pending  []string      // producers that may have missed the line
+	pause    time.Duration // between two questions about them
+}
+
+func (w *watcher) run(ctx context.Context) error {
+	defer func() {
+		w.rest()
+		if w.listed != 0 {
+			w.unlist()
+		}
+	}()
+	trouble := shortestPause
+	for {
+		// A notification from here on leads to another look; one from before is answered by this look.
+		select {
+		case <-w.wakes:
+		default:
+		}
+		epoch := w.listener.epoch()
+		w.work()
+		found, due, err := w.look(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil && found {
+			trouble = shortestPause
+			continue
+		}
+		w.rest()
+		if err == nil && epoch != 0 && (w.listed != epoch || time.Since(w.listedAt) >= w.opts.Poll) {
+			if err = w.list(ctx, epoch); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			if !Transient(err) {
+				return err
+			}
+			w.opts.OnError(err)
+			if err := sleep(ctx, trouble); err != nil {
+				return err
+			}
+			trouble = min(2*trouble, longestPause)
+			continue
+		}
+		trouble = shortestPause
+		if err := w.idle(ctx, epoch, due); err != nil {
+			return err
+		}
+	}
+}
+
+// list makes producers notify this worker. The caller looks for work once more afterwards.
+func (w *watcher) list(ctx context.Context, epoch int) error {
+	q := db.New(w.pool)
+	w.listedAt = time.Now()
+	err := q.StartIdling(ctx, db.StartIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name, Lasting: 2*w.opts.Poll + longestPause})
+	if err != nil {
+		return fmt.Errorf("lock.start_idling: %w", err)
+	}
+	w.listed, w.pause = epoch, shortestPause
+	w.pending, err = q.Producers(ctx, db.ProducersParams{Channel: w.channel, QueueID: w.queueID})
+	if err != nil {
+		w.listed = 0
+		return fmt.Errorf("lock.producers: %w", err)
+	}
+	return nil
+}
+
+// idle sleeps until there may be something to do.
+func (w *watcher) idle(ctx context.Context, epoch int, due time.Duration) error {
+	longest := w.opts.Blind
+	if epoch != 0 {
+		longest = w.opts.Poll - time.Since(w.listedAt)
+	}
+	if due > 0 {
+		longest = min(longest, due)
+	}
+	end := time.Now().Add(longest)
+	for {
+		left := time.Until(end)
+		if len(w.pending) > 0 {
+			left = min(left, w.pause)
+		}
+		timer := time.NewTimer(max(left, 0))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-w.wakes:
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		if len(w.pending) == 0 {
+			return nil
+		}
+		still, err := db.New(w.pool).Producers(ctx, db.ProducersParams{Channel: w.channel, QueueID: w.queueID, Among: w.pending})
+		if err != nil {
+			w.opts.OnError(fmt.Errorf("lock.producers: %w", err))
+			w.listed = 0
+			return ctx.Err()
+		}
+		gone := len(still) < len(w.pending)
+		w.pending, w.pause = still, min(2*w.pause, longestPause)
+		if gone || time.Until(end) <= 0 {
+			return nil
+		}
+	}
+}
+
+// work starts the clock after which a listed worker is taken off the list, unless it runs already.
+func (w *watcher) work() {
+	if w.listed == 0 || w.working != nil {
+		return
+	}
+	done := make(chan struct{})
+	w.unlisted = done
+	w.working = time.AfterFunc(w.opts.Linger, func() {
+		defer close(done)
+		w.unlist()
+	})
+}
+
+// rest stops that clock. When it has rung, the worker is no longer listed.
+func (w *watcher) rest() {
+	if w.working == nil {
+		return
+	}
+	if !w.working.Stop() {
+		<-w.unlisted
+		w.listed, w.pending = 0, nil
+	}
+	w.working = nil
+}
+
+// unlist takes the worker off the list. It uses a context of its own, because the worker's may have ended; when it fails, the
+// line stops counting by itself.
+func (w *watcher) unlist() {
+	ctx, cancel := context.WithTimeout(context.Background(), giveUp)
+	defer cancel()
+	if _, err := db.New(w.pool).StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name}); err != nil {
+		w.opts.OnError(fmt.Errorf("lock.stop_idling: %w", err))
+	}
+}
+
+func sleep(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Transient says whether err can be gone at the next attempt: the connection failed, the server is going down, is full or is
+// a standby for now, or the database asked for a retry or ran into a timeout.
+func Transient(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return !errors.Is(err, context.Canceled)
+	}
+	return slices.Contains([]string{"08", "40", "53", "57", "58"}, pg.Code[:min(2, len(pg.Code))]) ||
+		pg.Code == "25006" || pg.Code == "55P03" || pg.Code == "XX000" && strings.Contains(pg.Message, "cache lookup failed")
+}
+
+// A listener is the one connection of a process and pool that listens. It lives as long as somebody is attached.
+type listener struct {
+	pool  *pgxpool.Pool
+	users int // guarded by listeners
+	stop  context.CancelFunc
+	ended chan struct{}
+	tried chan struct{} // closed when it listens, or could not
+
+	mu            sync.Mutex
+	connected     bool
+	proven        bool // a notification has arrived on this connection
+	connections   int
+	subscriptions map[string]map[chan struct{}]struct{}
+}
+
+var listeners = struct {
+	sync.Mutex
+	of map[*pgxpool.Pool]*listener
+}{of: map[*pgxpool.Pool]*listener{}}
+
+func attach(pool *pgxpool.Pool) *listener {
+	listeners.Lock()
+	defer listeners.Unlock()
+	l := listeners.of[pool]
+	if l == nil {
+		ctx, stop := context.WithCancel(context.Background())
+		l = &listener{pool: pool, stop: stop, ended: make(chan struct{}), tried: make(chan struct{}), subscriptions: map[string]map[chan struct{}]struct{}{}}
+		listeners.of[pool] = l
+		go l.run(ctx)
+	}
+	l.users++
+	return l
+}
+
+func (l *listener) detach() {
+	listeners.Lock()
+	l.users--
+	last := l.users == 0
+	if last {
+		delete(listeners.of, l.pool)
+	}
+	listeners.Unlock()
+	if last {
+		l.stop()
+		<-l.ended
+	}
+}
+
+// epoch numbers the connections on which notifications arrive; 0: they do not arrive now.
+func (l *listener) epoch() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.connected && l.proven {
+		return l.connections
+	}
+	return 0
+}
+
+func (l *listener) subscribe(topic string) chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.subscriptions[topic] == nil {
+		l.subscriptions[topic] = map[chan struct{}]struct{}{}
+	}
+	c := make(chan struct{}, 1)
+	l.subscriptions[topic][c] = struct{}{}
+	return c
+}
+
+func (l *listener) unsubscribe(topic string, c chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.subscriptions[topic], c)
+	if len(l.subscriptions[topic]) == 0 {
+		delete(l.subscriptions, topic)
+	}
+}
+
+func poke(subscribers map[chan struct{}]struct{}) {
+	for c := range subscribers {
+		select {
+		case c <- struct{}{}:
+		default: // It has not yet answered the last one, and will look after both.
+		}
+	}
+}
+
+// change notes what the connection can do, and wakes everybody: they have missed something, or must sleep differently now.
+func (l *listener) change(connected, proven bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if connected && !l.connected {
+		l.connections++
+	}
+	l.connected, l.proven = connected, proven
+	for _, subscribers := range l.subscriptions {
+		poke(subscribers)
+	}
+}
+
+func (l *listener) run(ctx context.Context) {
+	defer close(l.ended)
+	tried := sync.OnceFunc(func() { close(l.tried) })
+	defer tried()
+	pause := 10 * shortestPause
+	for ctx.Err() == nil {
+		began := time.Now()
+		l.listen(ctx, tried) // Its error is of no use to anybody: the workers poll until the next attempt.
+		tried()
+		if time.Since(began) > longestPause {
+			pause = 10 * shortestPause
+		}
+		if sleep(ctx, pause) != nil {
+			return
+		}
+		pause = min(2*pause, 10*longestPause)
+	}
+}
+
+// listen serves one connection until it fails. It does not come from the pool, which all workers may be using up.
+func (l *listener) listen(ctx context.Context, ready func()) error {
+	config := l.pool.Config()
+	if config.BeforeConnect != nil {
+		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
+			return err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.Background(), giveUp)
+		defer cancel()
+		conn.Close(closing)
+	}()
+	for _, channel := range []string{Tasks, Requests, Leases, trial} {
+		if _, err := conn.Exec(ctx, "listen "+channel, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+	}
+	l.change(true, false)
+	defer l.change(false, false)
+
+	// Behind a pooler that shares connections between transactions, LISTEN succeeds and nothing ever arrives. So a
+	// notification of our own, by way of the pool, has to arrive before anybody relies on others.
+	proof := rand.Text()
+	waiting, cancel := context.WithTimeout(ctx, longestPause)
+	defer cancel()
+	if _, err := l.pool.Exec(waiting, "select pg_notify($1, $2)", trial, proof); err != nil {
+		return err
+	}
+	for ; ; ready() {
+		note, err := conn.WaitForNotification(waiting)
+		if err != nil && waiting != ctx && waiting.Err() != nil && ctx.Err() == nil && !conn.IsClosed() {
+			waiting = ctx // It has not come in time; it may be late.
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		waiting = ctx
+		if note.Channel == trial {
+			if note.Payload == proof {
+				l.change(true, true)
+			}
+			continue
+		}
+		l.mu.Lock()
+		poke(l.subscriptions[note.Channel+" "+note.Payload])
+		l.mu.Unlock()
+	}
+}

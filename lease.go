@@ -1,0 +1,288 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/internal/wake"
+)
+
+var (
+	// ErrLeaseHeld says that others hold all permits of the name.
+	ErrLeaseHeld = errors.New("all permits are held elsewhere")
+	// ErrLeaseLost says that a lease ended before its holder was done: it ran out, or was revoked.
+	ErrLeaseLost = errors.New("the lease is lost")
+)
+
+// A Lease is what WithLease gives to its closure.
+type Lease struct {
+	Name  string
+	Token int64 // greater than the token of every lease on the name before
+	Owner string
+}
+
+// Assert is the fence: call it in each transaction that writes what the lease protects. It returns an error that is
+// ErrLeaseLost (SQLSTATE LK001), and has failed the transaction, when the lease is lost; otherwise nobody gets the lease's
+// permit before tx ends, however long that takes. It waits only for a transaction that is ending this lease.
+func (l Lease) Assert(ctx context.Context, tx pgx.Tx) error {
+	err := db.New(tx).AssertLease(ctx, db.AssertLeaseParams{Name: l.Name, Token: l.Token})
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "LK001" {
+		return fmt.Errorf("locks: assert lease %.60q: %w: %w", l.Name, ErrLeaseLost, err)
+	}
+	if err != nil {
+		return fmt.Errorf("locks: assert lease %.60q: %w", l.Name, err)
+	}
+	return nil
+}
+
+// A LeaseOption changes what WithLease does.
+type LeaseOption func(*leaseOptions)
+
+type leaseOptions struct {
+	owner   string
+	permits int32
+	wait    bool
+}
+
+// LeaseOwner sets the text, of 1 to 1024 bytes, that tells people who holds the lease. Default: host name and process id.
+func LeaseOwner(owner string) LeaseOption {
+	return func(o *leaseOptions) { o.owner = owner }
+}
+
+// LeasePermits sets how many may hold the name at once, this lease included. Default: 1.
+func LeasePermits(permits int32) LeaseOption {
+	return func(o *leaseOptions) { o.permits = permits }
+}
+
+// LeaseWait makes WithLease wait until a permit is free or ctx ends. Default: it returns ErrLeaseHeld at once.
+//
+// A waiter asks once when it comes, when a lease on the name is released, and when the lease that stood in its way should
+// have run out: about once per ttl while that one is renewed. Releases are heard on one connection per process and pool,
+// beside the pool's own; where that is impossible, running out is enough.
+func LeaseWait() LeaseOption {
+	return func(o *leaseOptions) { o.wait = true }
+}
+
+// WithLease runs fn while it holds a lease on name, and releases it when fn returns or panics, or ctx ends.
+//
+// The lease is renewed in the background every third of ttl; a failed renewal is tried again until a tenth of ttl is left.
+// Then, and at once when the database says that the lease is lost, fn's context ends with the cause ErrLeaseLost. The time is
+// measured by this process's own monotonic clock from before the request was sent, so fn's context ends before another can
+// have the lease, unless the process did not run at that time, or the machine was suspended; Lease.Assert refuses what it
+// writes even then. A lost lease is never acquired again in the same call.
+//
+// It returns ErrLeaseHeld without having called fn when others hold all permits (see LeaseWait), ErrLeaseLost, joined with
+// fn's own error, when the lease was lost before fn returned, and otherwise fn's error, wrapped; all to be found by errors.Is.
+// Bad arguments are a *pgconn.PgError with SQLSTATE 22023. When the release fails, the lease ends with its ttl; that is no
+// error. When ctx ends or the connection breaks while acquiring, a lease may have been granted that nobody knows of, and
+// which ends with its ttl, too.
+//
+// Renewals use the pool: fn must leave a connection. The clock of the database decides, to the microsecond; a ttl of less than
+// some round trips cannot be held.
+func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts ...LeaseOption) error {
+	options := leaseOptions{owner: processName(), permits: 1}
+	for _, opt := range opts {
+		opt(&options)
+	}
+	h := &heldLease{queries: db.New(pool), ttl: ttl, lease: Lease{Name: name, Owner: options.owner}}
+	err := h.acquire(ctx, pool, options)
+	if err == nil {
+		err = h.run(ctx, fn)
+	}
+	if err != nil {
+		return fmt.Errorf("locks: lease %.60q: %w", name, err)
+	}
+	return nil
+}
+
+func processName() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "localhost"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
+type heldLease struct {
+	queries *db.Queries
+	ttl     time.Duration
+	lease   Lease
+
+	mu       sync.Mutex
+	deadline time.Time // when fn must have stopped
+	alarm    *time.Timer
+	cancel   context.CancelCauseFunc
+}
+
+// until is the deadline of a lease that was asked for at a time.
+func (h *heldLease) until(asked time.Time) time.Time {
+	return asked.Add(h.ttl - h.ttl/10)
+}
+
+func (h *heldLease) acquire(ctx context.Context, pool *pgxpool.Pool, options leaseOptions) error {
+	if options.wait {
+		return h.await(ctx, pool, options)
+	}
+	return retry(ctx, func() error {
+		asked := time.Now()
+		row, err := h.queries.AcquireLease(ctx, db.AcquireLeaseParams{Name: h.lease.Name, Owner: options.owner, Ttl: h.ttl, Permits: options.permits})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return ErrLeaseHeld
+		}
+		h.lease.Token, h.deadline = row.Token, h.until(asked)
+		return err
+	})
+}
+
+// await listens before it asks for the first time, so that no release is missed in between.
+func (h *heldLease) await(ctx context.Context, pool *pgxpool.Pool, options leaseOptions) error {
+	news, stop, err := wake.Subscribe(ctx, pool, wake.Leases, h.lease.Name)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	for {
+		var answer db.LeaseHolder
+		err := retry(ctx, func() (err error) {
+			h.deadline = h.until(time.Now())
+			answer, err = h.queries.AwaitLease(ctx, db.AwaitLeaseParams{Name: h.lease.Name, Owner: options.owner, Ttl: h.ttl, Permits: options.permits})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if answer.Token != 0 {
+			h.lease.Token = answer.Token
+			return nil
+		}
+		// A little later than the lease's end: by then its holder has renewed it three times, and not two, so that a waiter
+		// asks once per ttl; and waiters do not come all at once.
+		grace := min(answer.ExpiresIn/20, time.Second/2)
+		timer := time.NewTimer(answer.ExpiresIn + grace + rand.N(grace+1))
+		select {
+		case <-news:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		timer.Stop()
+	}
+}
+
+func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) error) (err error) {
+	leased, cancel := context.WithCancelCause(ctx)
+	h.cancel = cancel
+	h.alarm = time.AfterFunc(time.Until(h.deadline), h.lose)
+	renewals, stop := context.WithCancel(leased)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		h.renew(renewals)
+	}()
+	defer func() {
+		lost := h.lost()
+		stop()
+		<-ended
+		h.alarm.Stop()
+		cancel(nil)
+		if !h.release(ctx) || lost {
+			err = errors.Join(ErrLeaseLost, err)
+		}
+	}()
+	if h.lost() {
+		return nil
+	}
+	return fn(leaseContext{leased, h}, h.lease)
+}
+
+// renew renews the lease until ctx ends or it is lost.
+func (h *heldLease) renew(ctx context.Context) {
+	pause := h.ttl / 3
+	for {
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		asked := time.Now()
+		renewed, err := h.tryRenew(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			pause = h.ttl / 30
+		case !renewed:
+			h.lose()
+			return
+		default:
+			h.extend(h.until(asked))
+			pause = h.ttl/3 - time.Since(asked)
+		}
+	}
+}
+
+// tryRenew gives up early enough for another try on another connection.
+func (h *heldLease) tryRenew(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.ttl/4)
+	defer cancel()
+	return h.queries.RenewLease(ctx, db.RenewLeaseParams{Name: h.lease.Name, Token: h.lease.Token, Ttl: h.ttl})
+}
+
+func (h *heldLease) extend(deadline time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Now().Before(h.deadline) {
+		h.deadline = deadline
+		h.alarm.Reset(time.Until(deadline))
+	}
+}
+
+func (h *heldLease) lost() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !time.Now().Before(h.deadline)
+}
+
+func (h *heldLease) lose() {
+	h.mu.Lock()
+	h.deadline = time.Time{}
+	h.mu.Unlock()
+	h.cancel(ErrLeaseLost)
+}
+
+// release is false when the database says that the lease was lost. It is tried once, and also when the lease seems to be lost:
+// that frees it for others sooner.
+func (h *heldLease) release(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(max(h.ttl, time.Second), 5*time.Second))
+	defer cancel()
+	released, err := h.queries.ReleaseLease(ctx, db.ReleaseLeaseParams{Name: h.lease.Name, Token: h.lease.Token})
+	return released || err != nil
+}
+
+// A leaseContext has ended as soon as the deadline has passed, also when a process that was stopped has just been continued and
+// its timers have yet to fire.
+type leaseContext struct {
+	context.Context
+	held *heldLease
+}
+
+func (c leaseContext) Err() error {
+	if c.Context.Err() == nil && c.held.lost() {
+		c.held.lose()
+	}
+	return c.Context.Err()
+}

@@ -1,0 +1,125 @@
+-- acquire_lease grants a lease on a name, with a token greater than every one before; no row when all permits are taken.
+--
+-- The row of lock.lease_name is the gate of all who acquire the name: whoever is granted raises its token. The first query reads
+-- token and leases on one snapshot, and answers by itself when the permits are taken: then nothing is written and nothing waited
+-- for. If the token is still the same at the gate, nobody was granted in between, and the count holds.
+--
+-- Otherwise, and when expired leases are in the way, the second passage waits at the gate and counts behind it, on a snapshot of
+-- its own. Under REPEATABLE READ and SERIALIZABLE the snapshot is older, and the gate itself refuses with 40001 if anybody was
+-- granted since. A release that a snapshot does not see makes this deny, never grant.
+--
+-- An expired lease frees its permit by being deleted, which needs its row exclusively: while a transaction that has asserted it
+-- is open, the row is skipped and its permit counts as taken.
+--
+-- Who passed the gate and finds nothing left undoes all of it, so that a denied caller stands in nobody's way. The ttl is added
+-- in UTC, where every day has 24 hours.
+create or replace function lock.acquire_lease(
+    name     text,
+    owner    text,
+    ttl      interval,
+    permits  integer  default 1
+)
+returns setof lock.lease
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    granted  lock.lease;
+    known    bigint;
+    live     bigint;
+    stored   bigint;
+begin
+    if acquire_lease.name is null or acquire_lease.name = '' or octet_length(acquire_lease.name) > 1024
+        or acquire_lease.owner is null or acquire_lease.owner = '' or octet_length(acquire_lease.owner) > 1024
+        or acquire_lease.ttl is null or acquire_lease.ttl <= interval '0' or acquire_lease.ttl >= interval '30 days'
+        or extract(year from acquire_lease.ttl) <> 0 or extract(month from acquire_lease.ttl) <> 0
+        or acquire_lease.permits is null or acquire_lease.permits < 1
+    then
+        perform lock.check_lease(acquire_lease.name, acquire_lease.owner, acquire_lease.ttl, acquire_lease.permits);
+    end if;
+    select lease_name.token, held.live, held.stored into known, live, stored
+    from lock.lease_name
+    cross join lateral (
+        select count(*) filter (where lease.expires_at > clock_timestamp()) as live, count(*) as stored
+        from lock.lease
+        where lease.name = acquire_lease.name
+    ) as held
+    where lease_name.name = acquire_lease.name;
+    if live >= acquire_lease.permits then
+        perform lock.check_primary();
+        return;
+    end if;
+
+    begin
+        if stored = live then
+            with gate as (
+                update lock.lease_name
+                set token = lease_name.token + 1,
+                    granted_at = clock_timestamp()
+                where lease_name.name = acquire_lease.name
+                  and lease_name.token = known
+                returning lease_name.token, lease_name.granted_at
+            )
+            insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
+            select
+                acquire_lease.name, gate.token, acquire_lease.owner, gate.granted_at, gate.granted_at,
+                (gate.granted_at at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
+            from gate
+            returning lease.* into granted;
+            if found then
+                return next granted;
+                return;
+            end if;
+        end if;
+
+        update lock.lease_name
+        set token = lease_name.token + 1,
+            granted_at = clock_timestamp()
+        where lease_name.name = acquire_lease.name
+        returning lease_name.token into known;
+        if not found then
+            known := lock.add_lease_name(acquire_lease.name);
+        end if;
+        with expired as (
+            delete from lock.lease
+            where (lease.name, lease.token) in (
+                select ended.name, ended.token
+                from lock.lease as ended
+                where ended.name = acquire_lease.name
+                  and ended.expires_at <= clock_timestamp()
+                for update skip locked
+            )
+            returning lease.token
+        )
+        insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
+        select
+            acquire_lease.name, known, acquire_lease.owner, moment.now, moment.now,
+            (moment.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
+        from (select clock_timestamp() as now) as moment
+        where acquire_lease.permits > (select count(*) from lock.lease where lease.name = acquire_lease.name)
+                                      - (select count(*) from expired)
+        returning lease.* into granted;
+        if not found then
+            raise exception 'all permits of % are taken', acquire_lease.name
+                using errcode = 'LK002';
+        end if;
+        return next granted;
+    exception
+        when sqlstate 'LK002' then
+            return;
+    end;
+end;
+$$;
+
+comment on function lock.acquire_lease(text, text, interval, integer) is
+    'Grants a lease on name for ttl (100 years at most, counted from now) to owner, a text that tells people who it is. Returns the '
+    'lease with its token, which is greater than that of every earlier lease on the name, or no row when permits (default 1) leases '
+    'are held. Call it in a transaction of its own: others who would get a permit wait until the transaction ends, and a grant that '
+    'is rolled back never was. When the permits are taken it neither waits nor writes. The permit of an expired lease is free, except '
+    'while a transaction that called lock.assert_lease with it is open. Errors: 22004 null, 22023 bad name, owner or ttl (zero, negative, '
+    'infinite, months), permits below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 25006 read-only. '
+    'Leases, fencing tokens and counting semaphores are beyond the articles that the other kinds come from.';
+
+revoke all on function lock.acquire_lease(text, text, interval, integer) from public;

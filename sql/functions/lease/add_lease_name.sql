@@ -1,0 +1,34 @@
+-- add_lease_name makes the row of a new name and returns its first token, which no lease on this name ever had.
+--
+-- lock.vacuum_leases forgets names, and keeps in lock.lease_floor the greatest token of any of them. Sharing that row until the
+-- transaction ends keeps a vacuum from raising it after it was read here; under REPEATABLE READ a floor that is newer than the
+-- snapshot is 40001. Vacuum takes the floor before the names, as this does: no deadlock.
+create or replace function lock.add_lease_name(
+    name  text
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    first  bigint;
+begin
+    select lease_floor.token + 1 into strict first
+    from lock.lease_floor
+    for share;
+    insert into lock.lease_name (name, token, granted_at)
+    values (add_lease_name.name, first, clock_timestamp())
+    on conflict on constraint lease_name_pkey do update
+    set token = lease_name.token + 1,
+        granted_at = clock_timestamp()
+    returning lease_name.token into first;
+    return first;
+end;
+$$;
+
+comment on function lock.add_lease_name(text) is
+    'Internal: makes the row of a new name and returns its first token.';
+
+revoke all on function lock.add_lease_name(text) from public;

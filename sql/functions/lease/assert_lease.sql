@@ -1,0 +1,72 @@
+-- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to another before it ends.
+--
+-- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so renewals pass while it is held;
+-- takeover, release and revocation delete the row. Asserted first, they come after this transaction's end; deleted first, this
+-- waits for that transaction's end and finds nothing. The time is read once the lock is held, and an asserted lease may run
+-- out before the commit: nobody gets it sooner.
+--
+-- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired: the second lock tells (40001).
+-- A token that the snapshot's counter has not reached was granted after the snapshot: 40001, too.
+create or replace function lock.assert_lease(
+    name   text,
+    token  bigint
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    expires_at  timestamptz;
+begin
+    select lease.expires_at into expires_at
+    from lock.lease
+    where lease.name = assert_lease.name
+      and lease.token = assert_lease.token
+    for key share;
+    if expires_at > clock_timestamp() then
+        return;
+    end if;
+    perform lock.check_token(assert_lease.name, assert_lease.token);
+    if expires_at is not null then
+        perform
+        from lock.lease
+        where lease.name = assert_lease.name
+          and lease.token = assert_lease.token
+        for no key update;
+    elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
+        and assert_lease.token > coalesce((
+            select lease_name.token
+            from lock.lease_name
+            where lease_name.name = assert_lease.name
+        ), 0)
+    then
+        raise exception 'lease % with token % is newer than this transaction''s snapshot, or never was', assert_lease.name, assert_lease.token
+            using errcode = 'serialization_failure',
+                  hint = 'Begin the transaction after the lease was acquired.';
+    end if;
+    raise exception 'lease % with token % is lost', assert_lease.name, assert_lease.token
+        using errcode = 'LK001',
+              detail = coalesce(
+                  'It expired at ' || expires_at || '.',
+                  (
+                      select format('%s revoked it at %s: %s', lease_revocation.revoked_by, lease_revocation.revoked_at, lease_revocation.reason)
+                      from lock.lease_revocation
+                      where lease_revocation.name = assert_lease.name
+                        and lease_revocation.token = assert_lease.token
+                  ),
+                  'It was released, taken over after it had expired, or never granted.'
+              ),
+              hint = 'Roll back and stop: another may hold the name by now.';
+end;
+$$;
+
+comment on function lock.assert_lease(text, bigint) is
+    'A fence: call it in the transaction that writes what the lease protects. It raises LK001 when the lease is lost (expired, released, '
+    'revoked, never granted), and otherwise keeps everybody from getting the lease''s permit until the transaction ends, even when the lease '
+    'expires before that. So nothing is committed by a holder after its successor was granted. Waits only for a transaction that is releasing, revoking or '
+    'taking over this lease. Errors: 22004 null, LK001 lost, 40001 under REPEATABLE READ and SERIALIZABLE when '
+    'the lease went or came after the snapshot, 25006 read-only.';
+
+revoke all on function lock.assert_lease(text, bigint) from public;

@@ -1,0 +1,32 @@
+-- check_lease refuses what acquire_lease and await_lease cannot work with.
+create or replace function lock.check_lease(
+    name     text,
+    owner    text,
+    ttl      interval,
+    permits  integer
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock.check_id(check_lease.name, 'name');
+    perform lock.check_id(check_lease.owner, 'owner');
+    perform lock.check_ttl(check_lease.ttl);
+    if check_lease.permits is null then
+        raise exception 'permits must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass how many may hold the name at once, or leave it out for 1.';
+    elsif check_lease.permits < 1 then
+        raise exception 'permits must be at least 1, not %', check_lease.permits
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass how many may hold the name at once, or leave it out for 1.';
+    end if;
+end;
+$$;
+
+comment on function lock.check_lease(text, text, interval, integer) is
+    'Internal: refuses a bad name, owner, ttl or number of permits (22004, 22023).';
+
+revoke all on function lock.check_lease(text, text, interval, integer) from public;

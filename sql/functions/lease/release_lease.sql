@@ -1,0 +1,44 @@
+-- release_lease gives a lease back before it ends; false when it had been lost already.
+--
+-- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease. Who waits is asked behind it,
+-- as lock.notify_lease_waiters explains.
+create or replace function lock.release_lease(
+    name   text,
+    token  bigint
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    live     boolean;
+    awaited  boolean;
+begin
+    delete from lock.lease
+    where lease.name = release_lease.name
+      and lease.token = release_lease.token
+    returning lease.expires_at > clock_timestamp() into live;
+    if not found then
+        perform lock.check_token(release_lease.name, release_lease.token);
+        return false;
+    end if;
+    select lease_name.awaited into awaited
+    from lock.lease_name
+    where lease_name.name = release_lease.name
+    for key share;
+    if awaited then
+        perform lock.notify_lease_waiters(release_lease.name);
+    end if;
+    return live;
+end;
+$$;
+
+comment on function lock.release_lease(text, bigint) is
+    'Gives a lease back and wakes who waits in lock.await_lease for the name; both happen at commit, so it may be the last statement of '
+    'the work''s own transaction. Returns false when the lease was lost before: expired, released or revoked. Waits for other transactions that called '
+    'lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 under REPEATABLE READ and SERIALIZABLE when '
+    'the lease was renewed or lost, or somebody began to wait, after the snapshot, 25006 read-only.';
+
+revoke all on function lock.release_lease(text, bigint) from public;

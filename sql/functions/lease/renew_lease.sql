@@ -1,0 +1,46 @@
+-- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal undoes.
+--
+-- It changes no key, so it waits neither for transactions that have asserted the lease (for key share) nor they for it.
+-- The time is read again once the row is locked: a lease that ran out during a wait is lost like any other.
+create or replace function lock.renew_lease(
+    name   text,
+    token  bigint,
+    ttl    interval
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    expires_at  timestamptz;
+begin
+    perform lock.check_token(renew_lease.name, renew_lease.token);
+    perform lock.check_ttl(renew_lease.ttl);
+    select lease.expires_at into expires_at
+    from lock.lease
+    where lease.name = renew_lease.name
+      and lease.token = renew_lease.token
+      and lease.expires_at > clock_timestamp()
+    for no key update;
+    if not found or expires_at <= clock_timestamp() then
+        return false;
+    end if;
+    update lock.lease
+    set renewed_at = moment.now,
+        expires_at = (moment.now at time zone 'UTC' + renew_lease.ttl) at time zone 'UTC'
+    from (select clock_timestamp() as now) as moment
+    where lease.name = renew_lease.name
+      and lease.token = renew_lease.token;
+    return true;
+end;
+$$;
+
+comment on function lock.renew_lease(text, bigint, interval) is
+    'Lets a lease end ttl from now, which may be sooner than before. Returns false when the lease is lost: expired (even when nobody '
+    'else has it yet), released or revoked; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
+    'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost after the '
+    'snapshot, 25006 read-only.';
+
+revoke all on function lock.renew_lease(text, bigint, interval) from public;

@@ -1,0 +1,48 @@
+-- revoke_lease takes a lease from its holder and records who did it, when and why; false when there is no such lease.
+create or replace function lock.revoke_lease(
+    name    text,
+    token   bigint,
+    reason  text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    awaited  boolean;
+begin
+    perform lock.check_token(revoke_lease.name, revoke_lease.token);
+    perform lock.check_id(revoke_lease.reason, 'reason');
+    with gone as (
+        delete from lock.lease
+        where lease.name = revoke_lease.name
+          and lease.token = revoke_lease.token
+          and lease.expires_at > clock_timestamp()
+        returning lease.name, lease.token, lease.owner
+    )
+    insert into lock.lease_revocation (name, token, owner, revoked_by, revoked_at, reason)
+    select gone.name, gone.token, gone.owner, session_user, clock_timestamp(), revoke_lease.reason
+    from gone;
+    if not found then
+        return false;
+    end if;
+    select lease_name.awaited into awaited
+    from lock.lease_name
+    where lease_name.name = revoke_lease.name
+    for key share;
+    if awaited then
+        perform lock.notify_lease_waiters(revoke_lease.name);
+    end if;
+    return true;
+end;
+$$;
+
+comment on function lock.revoke_lease(text, bigint, text) is
+    'Operators: takes a live lease (see lock.lease_holder) from its holder and records it in lock.lease_revocation with the session''s user, the '
+    'time and reason. From its commit on lock.assert_lease and lock.renew_lease refuse the token; it waits for transactions that have '
+    'asserted it, so that none of them commits later. Returns false when there is no such live lease. Errors: 22004 null, 22023 bad name or reason, '
+    '40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost after the snapshot, 25006 read-only.';
+
+revoke all on function lock.revoke_lease(text, bigint, text) from public;

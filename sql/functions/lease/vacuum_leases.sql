@@ -1,0 +1,74 @@
+-- vacuum_leases forgets leases and names that nobody has used for a while; their tokens are never given again.
+--
+-- The floor is locked first and raised in the same transaction: see add_lease_name. A name that is granted meanwhile has a new
+-- granted_at, which is what the lock on its row checks again.
+create or replace function lock.vacuum_leases(
+    older_than  interval,
+    max         integer   default 10000
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    before     timestamptz;
+    highest    bigint;
+    forgotten  bigint;
+begin
+    perform lock.check_ttl(vacuum_leases.older_than);
+    if vacuum_leases.max is null then
+        raise exception 'max must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass how many names one call may forget, or leave it out for 10000.';
+    elsif vacuum_leases.max < 1 then
+        raise exception 'max must be at least 1, not %', vacuum_leases.max
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass how many names one call may forget, or leave it out for 10000.';
+    end if;
+    before := clock_timestamp() - vacuum_leases.older_than;
+
+    perform
+    from lock.lease_floor
+    for update;
+    delete from lock.lease
+    where (lease.name, lease.token) in (
+        select ended.name, ended.token
+        from lock.lease as ended
+        where ended.expires_at < before
+        limit vacuum_leases.max
+        for update skip locked
+    );
+    with gone as (
+        delete from lock.lease_name
+        where lease_name.name in (
+            select idle.name
+            from lock.lease_name as idle
+            where idle.granted_at < before
+              and not exists (
+                select
+                from lock.lease
+                where lease.name = idle.name
+              )
+            limit vacuum_leases.max
+            for update of idle skip locked
+        )
+        returning lease_name.token
+    )
+    select count(*), max(gone.token) into forgotten, highest
+    from gone;
+    update lock.lease_floor
+    set token = highest
+    where lease_floor.token < highest;
+    return forgotten;
+end;
+$$;
+
+comment on function lock.vacuum_leases(interval, integer) is
+    'Operators: forgets up to max names (default 10000) on which no lease was granted for older_than and none is left, and returns how '
+    'many; leases that expired so long ago go too. New names start with a token above that of every forgotten one. It reads the tables '
+    'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
+    'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
+
+revoke all on function lock.vacuum_leases(interval, integer) from public;

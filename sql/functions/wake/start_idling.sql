@@ -1,0 +1,47 @@
+-- start_idling lists a worker that listens and has nothing to do, so that producers notify it; it must be committed at once.
+--
+-- Producers hold no lock on a line of the list, and workers touch only their own and, skipping what is locked, those that
+-- died an hour ago. A line keeps its place in the table when it changes (no index has until), so coming and going leaves
+-- no dead index entries behind.
+create or replace function lock.start_idling(
+    channel   text,
+    queue_id  text,
+    worker    text,
+    lasting   interval
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock.check_id(start_idling.channel, 'channel');
+    perform lock.check_id(start_idling.queue_id, 'queue_id');
+    perform lock.check_id(start_idling.worker, 'worker');
+    perform lock.check_interval(start_idling.lasting, 'lasting', false);
+    insert into lock.idle_worker (channel, queue_id, worker, until)
+    values (start_idling.channel, start_idling.queue_id, start_idling.worker, clock_timestamp() + start_idling.lasting)
+    on conflict on constraint idle_worker_pkey do update
+    set until = excluded.until;
+    delete from lock.idle_worker
+    where idle_worker.channel = start_idling.channel
+      and idle_worker.queue_id = start_idling.queue_id
+      and idle_worker.worker in (
+        select gone.worker
+        from lock.idle_worker as gone
+        where gone.channel = start_idling.channel
+          and gone.queue_id = start_idling.queue_id
+          and gone.until < clock_timestamp() - interval '1 hour'
+        for update skip locked
+    );
+end;
+$$;
+
+comment on function lock.start_idling(text, text, text, interval) is
+    'Lists a worker as idle for lasting, so that producers of the queue notify channel, with the queue''s id as payload. For writers of '
+    'workers: (1) listen; (2) start_idling, committed; (3) lock.producers; (4) look for work once more; sleep until a notification, until '
+    'less than lasting is over, or until the producers of step 3 are gone, and look again. A worker that dies costs its queue needless '
+    'notifications for lasting, nothing else. Never waits for producers. Errors: 22004 null, 22023 empty or too long, or a bad interval.';
+
+revoke all on function lock.start_idling(text, text, text, interval) from public;

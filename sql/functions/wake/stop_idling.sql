@@ -1,0 +1,30 @@
+-- stop_idling takes a worker off the list: producers need not notify it any more. False: it was not listed.
+create or replace function lock.stop_idling(
+    channel   text,
+    queue_id  text,
+    worker    text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock.check_id(stop_idling.channel, 'channel');
+    perform lock.check_id(stop_idling.queue_id, 'queue_id');
+    perform lock.check_id(stop_idling.worker, 'worker');
+    update lock.idle_worker
+    set until = clock_timestamp()
+    where idle_worker.channel = stop_idling.channel
+      and idle_worker.queue_id = stop_idling.queue_id
+      and idle_worker.worker = stop_idling.worker
+      and idle_worker.until > clock_timestamp();
+    return found;
+end;
+$$;
+
+comment on function lock.stop_idling(text, text, text) is
+    'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long.';
+
+revoke all on function lock.stop_idling(text, text, text) from public;

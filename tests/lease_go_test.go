@@ -1,0 +1,576 @@
+package tests
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
+)
+
+// leaseCandidate is set in a process that TestLeaseLeader starts: this binary, as a candidate for leadership.
+const leaseCandidate = "LOCKS_TEST_LEASE_CANDIDATE"
+
+func init() {
+	if url := os.Getenv(leaseCandidate); url != "" {
+		if err := leaseCampaign(url); err != nil {
+			fmt.Fprintln(os.Stderr, "candidate:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+var errLeaseWork = errors.New("the work failed")
+
+// leaseHolders are the live leases on a name.
+func leaseHolders(t *testing.T, e *env, name string) []db.LeaseHolder {
+	t.Helper()
+	holders, err := db.New(e.pool).LeaseHolders(ctx, name)
+	must(t, err)
+	return holders
+}
+
+func TestWithLease(t *testing.T) {
+	t.Parallel()
+	t.Run("renews until the work is done, and releases", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		err := locks.WithLease(ctx, e.pool, "a", time.Second, func(ctx context.Context, lease locks.Lease) error {
+			first := leaseHolders(t, e, "a")
+			if len(first) != 1 || first[0].Token != lease.Token || first[0].Owner != lease.Owner || lease.Name != "a" || lease.Owner == "" {
+				t.Errorf("in the database %+v, in the closure %+v", first, lease)
+			}
+			eventually(t, "the lease outlives three ttls", func() bool {
+				now := leaseHolders(t, e, "a")
+				return len(now) == 1 && now[0].RenewedAt.Sub(first[0].AcquiredAt) > 3*time.Second
+			})
+			return ctx.Err()
+		})
+		must(t, err)
+		if left := leaseHolders(t, e, "a"); len(left) != 0 {
+			t.Fatalf("left behind: %+v", left)
+		}
+	})
+
+	t.Run("says held, and the work's own error", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		err := locks.WithLease(ctx, e.pool, "a", time.Hour, func(ctx context.Context, lease locks.Lease) error {
+			if lease.Owner != "me" {
+				t.Errorf("owner %q", lease.Owner)
+			}
+			err := locks.WithLease(ctx, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error {
+				t.Error("two holders")
+				return nil
+			})
+			if !errors.Is(err, locks.ErrLeaseHeld) || errors.Is(err, locks.ErrLeaseLost) {
+				t.Errorf("got %v", err)
+			}
+			must(t, locks.WithLease(ctx, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, locks.LeasePermits(2)))
+			return errLeaseWork
+		}, locks.LeaseOwner("me"))
+		if !errors.Is(err, errLeaseWork) || errors.Is(err, locks.ErrLeaseHeld) || errors.Is(err, locks.ErrLeaseLost) {
+			t.Fatalf("got %v", err)
+		}
+		nothing := func(context.Context, locks.Lease) error { t.Error("called"); return nil }
+		wantCode(t, locks.WithLease(ctx, e.pool, "", time.Hour, nothing), "22023", "an empty name")
+		wantCode(t, locks.WithLease(ctx, e.pool, "b", 0, nothing), "22023", "no ttl")
+		wantCode(t, locks.WithLease(ctx, e.pool, "b", time.Hour, nothing, locks.LeaseOwner("")), "22023", "an empty owner")
+		wantCode(t, locks.WithLease(ctx, e.pool, "b", time.Hour, nothing, locks.LeasePermits(0), locks.LeaseWait()), "22023", "no permits")
+	})
+
+	t.Run("releases when the work panics or the caller gives up", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		func() {
+			defer func() {
+				if recover() != errLeaseWork {
+					t.Error("the panic is gone")
+				}
+			}()
+			locks.WithLease(ctx, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error { panic(errLeaseWork) })
+		}()
+		if left := leaseHolders(t, e, "a"); len(left) != 0 {
+			t.Fatalf("left behind by a panic: %+v", left)
+		}
+		parent, cancel := context.WithCancel(ctx)
+		err := locks.WithLease(parent, e.pool, "a", time.Hour, func(ctx context.Context, lease locks.Lease) error {
+			cancel()
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if !errors.Is(err, context.Canceled) || errors.Is(err, locks.ErrLeaseLost) {
+			t.Fatalf("got %v", err)
+		}
+		if left := leaseHolders(t, e, "a"); len(left) != 0 {
+			t.Fatalf("left behind by a cancelled caller: %+v", left)
+		}
+	})
+
+	t.Run("stops the work when the lease is revoked, and does not take it again", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		operator := db.New(openPool(t, e.owner, 1))
+		err := locks.WithLease(ctx, e.pool, "a", time.Second, func(ctx context.Context, lease locks.Lease) error {
+			revoked, err := operator.RevokeLease(ctx, db.RevokeLeaseParams{Name: "a", Token: lease.Token, Reason: "it hangs"})
+			if err != nil || !revoked {
+				t.Errorf("revoke: %v, %v", revoked, err)
+			}
+			err = pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error { return lease.Assert(ctx, tx) })
+			if !errors.Is(err, locks.ErrLeaseLost) || code(err) != "LK001" {
+				t.Errorf("assert: %v", err)
+			}
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), locks.ErrLeaseLost) {
+				t.Errorf("cause: %v", context.Cause(ctx))
+			}
+			if now := leaseHolders(t, e, "a"); len(now) != 0 {
+				t.Errorf("somebody has it: %+v", now)
+			}
+			return errLeaseWork
+		})
+		if !errors.Is(err, locks.ErrLeaseLost) || !errors.Is(err, errLeaseWork) || errors.Is(err, locks.ErrLeaseHeld) {
+			t.Fatalf("got %v", err)
+		}
+		// Revoked when no renewal has noticed yet.
+		err = locks.WithLease(ctx, e.pool, "a", time.Hour, func(ctx context.Context, lease locks.Lease) error {
+			_, err := operator.RevokeLease(ctx, db.RevokeLeaseParams{Name: "a", Token: lease.Token, Reason: "it hangs"})
+			return err
+		})
+		if !errors.Is(err, locks.ErrLeaseLost) {
+			t.Fatalf("got %v", err)
+		}
+	})
+
+	t.Run("stops the work before the ttl is over, when renewals fail", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		const ttl = 3 * time.Second
+		began := time.Now()
+		err := locks.WithLease(ctx, e.pool, "a", ttl, func(ctx context.Context, lease locks.Lease) error {
+			s.exec("begin")
+			s.exec("select from lock.lease where name = 'a' for no key update")
+			<-ctx.Done()
+			if lasted := time.Since(began); lasted > ttl || lasted < ttl/2 {
+				t.Errorf("the context ended after %v of %v", lasted, ttl)
+			}
+			if now := leaseHolders(t, e, "a"); len(now) != 1 {
+				t.Errorf("the lease ended before the context")
+			}
+			s.exec("rollback")
+			return nil
+		})
+		if !errors.Is(err, locks.ErrLeaseLost) {
+			t.Fatalf("got %v", err)
+		}
+	})
+
+	t.Run("survives renewals that fail for a while", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		must(t, locks.WithLease(ctx, e.pool, "a", 4*time.Second, func(ctx context.Context, lease locks.Lease) error {
+			for range 2 {
+				before := leaseHolders(t, e, "a")[0].RenewedAt
+				s.exec("begin")
+				s.exec("select from lock.lease where name = 'a' for no key update")
+				waits := func() (yes bool) {
+					must(t, e.admin.QueryRow(ctx, `select exists (select from pg_stat_activity
+						where datname = current_database() and wait_event_type = 'Lock' and query like '%renew_lease%')`).Scan(&yes))
+					return yes
+				}
+				eventually(t, "a renewal waits", waits)
+				eventually(t, "it gives up", func() bool { return !waits() })
+				s.exec("rollback")
+				eventually(t, "another succeeds", func() bool { return leaseHolders(t, e, "a")[0].RenewedAt.After(before) })
+			}
+			// The same when the server ends the connections.
+			before := leaseHolders(t, e, "a")[0].RenewedAt
+			_, err := e.admin.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'locks_app' and datname = current_database()")
+			must(t, err)
+			eventually(t, "another succeeds", func() bool {
+				var renewed time.Time
+				must(t, e.admin.QueryRow(ctx, "select renewed_at from lock.lease").Scan(&renewed))
+				return renewed.After(before)
+			})
+			return ctx.Err()
+		}))
+	})
+
+	t.Run("does not begin with a lease that is too short to be held", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		err := locks.WithLease(ctx, e.pool, "a", time.Microsecond, func(ctx context.Context, lease locks.Lease) error {
+			t.Error("called")
+			return nil
+		})
+		if !errors.Is(err, locks.ErrLeaseLost) {
+			t.Fatalf("got %v", err)
+		}
+	})
+}
+
+// leaseQueries counts the queries of a pool that ask for a lease.
+type leaseQueries struct{ asked atomic.Int64 }
+
+func (q *leaseQueries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, "acquire_lease") || strings.Contains(data.SQL, "await_lease") {
+		q.asked.Add(1)
+	}
+	return ctx
+}
+
+func (q *leaseQueries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestWithLeaseWait(t *testing.T) {
+	t.Parallel()
+	tracedPool := func(t *testing.T, url string) (*pgxpool.Pool, *leaseQueries) {
+		t.Helper()
+		config, err := pgxpool.ParseConfig(url)
+		must(t, err)
+		queries := &leaseQueries{}
+		config.ConnConfig.Tracer = queries
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		must(t, err)
+		t.Cleanup(pool.Close)
+		return pool, queries
+	}
+
+	t.Run("costs a query per waiter and ttl while the holder renews, and few when it releases", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		pool, queries := tracedPool(t, e.url)
+		const waiters, ttls, ttl = 8, 5, time.Second
+		var group sync.WaitGroup
+		must(t, locks.WithLease(ctx, e.pool, "a", ttl, func(ctx context.Context, lease locks.Lease) error {
+			for range waiters {
+				group.Go(func() {
+					if err := locks.WithLease(context.WithoutCancel(ctx), pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, locks.LeaseWait()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			eventually(t, "all wait", func() bool { return queries.asked.Load() >= waiters })
+			began := time.Now()
+			eventually(t, "some ttls pass", func() bool { return time.Since(began) > ttls*ttl })
+			if asked := queries.asked.Load(); asked > waiters*(ttls+2) || asked < waiters*3 {
+				t.Errorf("%d queries of %d waiters in %d ttls", asked, waiters, ttls)
+			}
+			return ctx.Err()
+		}))
+		queries.asked.Store(0)
+		group.Wait()
+		if asked := queries.asked.Load(); asked > waiters*(waiters+1)/2+waiters {
+			t.Errorf("%d queries of %d waiters while each held it once", asked, waiters)
+		}
+	})
+
+	// granted returns once a waiter has the lease.
+	granted := func(t *testing.T, e *env, pool *pgxpool.Pool, meanwhile func()) {
+		t.Helper()
+		done := make(chan error, 1)
+		go func() {
+			done <- locks.WithLease(ctx, pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, locks.LeaseWait())
+		}()
+		eventually(t, "it waits", func() bool {
+			var awaited bool
+			must(t, e.admin.QueryRow(ctx, "select bool_or(awaited) from lock.lease_name").Scan(&awaited))
+			return awaited
+		})
+		meanwhile()
+		select {
+		case err := <-done:
+			must(t, err)
+		case <-time.After(patience):
+			t.Fatal("it still waits")
+		}
+	}
+
+	t.Run("ends with a release", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		token := s.lease("a", 1)
+		granted(t, e, e.pool, func() { answers(s, true, "select lock.release_lease('a', $1)", token) })
+	})
+
+	t.Run("ends with a release that nobody heard", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		token := s.lease("a", 1)
+		granted(t, e, e.pool, func() {
+			answers(s, true, "select count(*) > 0 from pg_stat_activity, pg_terminate_backend(pid) where usename = 'locks_app' and datname = current_database() and query like 'listen%'")
+			answers(s, true, "select lock.release_lease('a', $1)", token)
+		})
+	})
+
+	t.Run("ends with the expiry, where nobody can listen", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		answers(s, int64(1), "select token from lock.acquire_lease('a', 'me', '2 seconds')")
+		granted(t, e, wakeDeaf(t, e), func() {})
+	})
+
+	t.Run("ends with its context", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).lease("a", 1)
+		inner, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		err := locks.WithLease(inner, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error { t.Error("called"); return nil }, locks.LeaseWait())
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, locks.ErrLeaseHeld) {
+			t.Fatalf("got %v", err)
+		}
+	})
+}
+
+// A leaseEvent is what a candidate writes to its standard output, one a line.
+type leaseEvent struct {
+	What  string
+	Token int64
+	Yes   bool
+	Code  string
+}
+
+const leaseTerm = 2 * time.Second // the candidates' ttl
+
+// leaseCampaign is the recipe for leaders, with reports. It ends when its standard input does.
+func leaseCampaign(url string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		defer cancel()
+		bufio.NewReader(os.Stdin).ReadByte()
+	}()
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	out := json.NewEncoder(os.Stdout)
+	for ctx.Err() == nil {
+		var token int64
+		err := locks.WithLease(ctx, pool, "leader", leaseTerm, func(ctx context.Context, lease locks.Lease) error {
+			token = lease.Token
+			out.Encode(leaseEvent{What: "leads", Token: token})
+			return leaseLead(ctx, pool, lease, out)
+		}, locks.LeaseWait())
+		out.Encode(leaseEvent{What: "ends", Token: token, Yes: errors.Is(err, locks.ErrLeaseLost)})
+	}
+	return nil
+}
+
+// leaseLead writes under the lease until its context ends, and once more after that, as a leader does that has not noticed.
+func leaseLead(ctx context.Context, pool *pgxpool.Pool, lease locks.Lease, out *json.Encoder) error {
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	last := time.Now()
+	for {
+		if now := time.Now(); now.Sub(last) > leaseTerm {
+			out.Encode(leaseEvent{What: "was stopped", Token: lease.Token, Yes: ctx.Err() != nil && errors.Is(context.Cause(ctx), locks.ErrLeaseLost)})
+		}
+		last = time.Now()
+		if ctx.Err() != nil {
+			break
+		}
+		if err := leaseWrite(ctx, pool, lease, true); err != nil && !errors.Is(err, context.Canceled) {
+			out.Encode(leaseEvent{What: "write failed", Token: lease.Token, Code: err.Error()})
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+	err := leaseWrite(context.WithoutCancel(ctx), pool, lease, os.Getenv(leaseCandidate+"_BLIND") == "")
+	out.Encode(leaseEvent{What: "late write", Token: lease.Token, Yes: err == nil, Code: code(err)})
+	return ctx.Err()
+}
+
+// leaseWrite writes the token to a register, and to its history in the order of the commits.
+func leaseWrite(ctx context.Context, pool *pgxpool.Pool, lease locks.Lease, guarded bool) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if guarded {
+			if err := lease.Assert(ctx, tx); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, "with now as (update register set n = n + 1 returning n) insert into history select n, $1 from now", lease.Token)
+		return err
+	})
+}
+
+// A leaseProcess is a candidate.
+type leaseProcess struct {
+	name   string
+	cmd    *exec.Cmd
+	mu     sync.Mutex
+	events []leaseEvent
+}
+
+func (p *leaseProcess) event(what string, token int64) (leaseEvent, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.events {
+		if e.What == what && (token == 0 || e.Token == token) {
+			return e, true
+		}
+	}
+	return leaseEvent{}, false
+}
+
+func leaseStart(t *testing.T, e *env, name string, blind bool) *leaseProcess {
+	t.Helper()
+	p := &leaseProcess{name: name, cmd: exec.Command(os.Args[0])}
+	p.cmd.Env = append(os.Environ(), leaseCandidate+"="+e.url+"&application_name="+name)
+	if blind {
+		p.cmd.Env = append(p.cmd.Env, leaseCandidate+"_BLIND=yes")
+	}
+	p.cmd.Stderr = os.Stderr
+	in, err := p.cmd.StdinPipe()
+	must(t, err)
+	out, err := p.cmd.StdoutPipe()
+	must(t, err)
+	must(t, p.cmd.Start())
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var event leaseEvent
+			if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+				t.Errorf("%s says %s", name, lines.Text())
+				continue
+			}
+			p.mu.Lock()
+			p.events = append(p.events, event)
+			p.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		in.Close()
+		p.cmd.Process.Signal(syscall.SIGCONT)
+		<-read
+		if err := p.cmd.Wait(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if t.Failed() {
+			t.Logf("%s: %+v", name, p.events)
+		}
+	})
+	return p
+}
+
+// pause stops the process at a moment when it has no transaction open: one that has asserted the lease would keep others
+// from leading.
+func (p *leaseProcess) pause(t *testing.T, e *env) {
+	t.Helper()
+	eventually(t, p.name+" is stopped outside a transaction", func() bool {
+		must(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+		eventually(t, "the signal arrives", func() bool {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+			must(t, err)
+			_, state, _ := strings.Cut(string(stat), ") ")
+			return strings.HasPrefix(state, "T")
+		})
+		var busy int
+		must(t, e.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where application_name = $1 and state <> 'idle'", p.name).Scan(&busy))
+		if busy > 0 {
+			must(t, p.cmd.Process.Signal(syscall.SIGCONT))
+		}
+		return busy == 0
+	})
+}
+
+func TestLeaseLeader(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("needs /proc to see a process stop")
+	}
+	// tenure stops a leader past its ttl and continues it, and returns how often a token in the history was followed by an older one.
+	tenure := func(t *testing.T, blind bool) (stale int) {
+		e := open(t, advisory)
+		_, err := e.admin.Exec(ctx, `create table register (n integer); insert into register values (0); create table history (n integer, token bigint);
+			grant select, update on register to locks_app; grant select, insert on history to locks_app`)
+		must(t, err)
+		var processes []*leaseProcess
+		for i := range 3 {
+			processes = append(processes, leaseStart(t, e, fmt.Sprintf("candidate-%d", i), blind))
+		}
+		var leader *leaseProcess
+		var first leaseEvent
+		eventually(t, "somebody leads", func() bool {
+			for _, p := range processes {
+				if event, ok := p.event("leads", 0); ok {
+					leader, first = p, event
+				}
+			}
+			return leader != nil
+		})
+		written := func(atLeast int, newer bool) func() bool {
+			return func() bool {
+				var n int
+				must(t, e.admin.QueryRow(ctx, "select count(*) from history where token > $1 or token = $1 and not $2", first.Token, newer).Scan(&n))
+				return n >= atLeast
+			}
+		}
+		eventually(t, "it writes", written(5, false))
+		leader.pause(t, e)
+		eventually(t, "another leads and writes", written(5, true))
+		must(t, leader.cmd.Process.Signal(syscall.SIGCONT))
+		var late leaseEvent
+		for _, want := range []struct {
+			what string
+			yes  bool
+		}{{"was stopped", true}, {"late write", blind}, {"ends", true}} {
+			eventually(t, "it reports: "+want.what, func() bool {
+				event, ok := leader.event(want.what, first.Token)
+				if ok && event.Yes != want.yes {
+					t.Fatalf("%s: %+v", leader.name, event)
+				}
+				if want.what == "late write" {
+					late = event
+				}
+				return ok
+			})
+		}
+		if !blind && late.Code != "LK001" {
+			t.Errorf("the late write: %+v", late)
+		}
+		for _, p := range processes {
+			if event, ok := p.event("write failed", 0); ok && event.Token != first.Token {
+				t.Errorf("%s: %+v", p.name, event)
+			}
+		}
+		must(t, e.admin.QueryRow(ctx, "select count(*) from (select token < lag(token) over (order by n) as older from history) h where older").Scan(&stale))
+		return stale
+	}
+	t.Run("that is stopped past its ttl loses, knows it by its own clock, and writes nothing more", func(t *testing.T) {
+		t.Parallel()
+		if stale := tenure(t, false); stale != 0 {
+			t.Fatalf("%d stale writes", stale)
+		}
+	})
+	t.Run("without the fence, is caught by the checker", func(t *testing.T) {
+		t.Parallel()
+		if stale := tenure(t, true); stale == 0 {
+			t.Fatal("the stale write was not caught")
+		}
+	})
+}

@@ -1,0 +1,476 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks/internal/wake"
+)
+
+// wakeTable is work for the loops of these tests: lock.wake is not granted to anybody, so the owner produces.
+const wakeTable = `create table job (id bigint generated always as identity primary key, queue_id text not null);
+	grant select, delete on job to locks_app;
+	create function produce(queue text) returns void language sql as $$
+		insert into job (queue_id) values (queue);
+		select lock.wake('lock_task', queue);
+	$$`
+
+// wakeUnlocked is lock.wake without the producers' lock: what everybody writes first.
+const wakeUnlocked = `create or replace function lock.wake(channel text, queue_id text) returns void
+	language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+	begin
+		if exists (select from lock.idle_worker where idle_worker.channel = wake.channel
+			and idle_worker.queue_id = wake.queue_id and idle_worker.until > clock_timestamp())
+		then
+			perform pg_notify(wake.channel, wake.queue_id);
+		end if;
+	end $$`
+
+func wakeEnv(t *testing.T) (*env, *pgxpool.Pool) {
+	t.Helper()
+	e := open(t, advisory)
+	owner := openPool(t, e.owner, 16)
+	_, err := owner.Exec(ctx, wakeTable)
+	must(t, err)
+	return e, owner
+}
+
+// wakeWorker runs a loop that takes jobs of a queue until the returned function ends it.
+func wakeWorker(t *testing.T, pool *pgxpool.Pool, queue string, opts wake.Options, took func(n int64)) (stop func()) {
+	t.Helper()
+	inner, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- wake.Watch(inner, pool, wake.Tasks, queue, opts, func(ctx context.Context) (bool, time.Duration, error) {
+			tag, err := pool.Exec(ctx, "delete from job where queue_id = $1", queue)
+			if err == nil && tag.RowsAffected() > 0 {
+				took(tag.RowsAffected())
+			}
+			return err == nil && tag.RowsAffected() > 0, 0, err
+		})
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("Watch: %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("Watch does not end with its context")
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// wakeIdlers counts the workers that producers of a queue would notify.
+func wakeIdlers(t *testing.T, e *env, queue string) (n int) {
+	t.Helper()
+	must(t, e.admin.QueryRow(ctx, "select count(*) from lock.idle_worker where queue_id = $1 and until > clock_timestamp()", queue).Scan(&n))
+	return n
+}
+
+// wakeRounds lets workers go idle and producers commit at the same time, and counts the commits that nobody woke up for.
+func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within time.Duration) (lost int64) {
+	t.Helper()
+	const queues = 8
+	var wg sync.WaitGroup
+	var losses atomic.Int64
+	for n := range queues {
+		wg.Go(func() {
+			queue := fmt.Sprintf("queue %d", n)
+			taken := make(chan int64, 100)
+			// Without the hour only the poll would tell, and without the short linger the worker would hardly ever go idle.
+			stop := wakeWorker(t, e.pool, queue, wake.Options{Poll: time.Hour, Linger: time.Nanosecond}, func(n int64) { taken <- n })
+			defer stop()
+			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, queue) == 1 })
+			for range rounds / queues {
+				if losses.Load() > 0 {
+					return
+				}
+				for began, pause := time.Now(), rand.N(time.Millisecond); time.Since(began) < pause; {
+				}
+				made := int64(1)
+				err := pgx.BeginFunc(ctx, owner, func(tx pgx.Tx) error {
+					if rand.N(4) == 0 {
+						// What is rolled back takes its lock and its notification along.
+						err := pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
+							_, err := inner.Exec(ctx, "select produce($1)", queue)
+							return errors.Join(err, errors.New("roll back"))
+						})
+						if !strings.Contains(err.Error(), "roll back") {
+							return err
+						}
+					}
+					_, err := tx.Exec(ctx, "select produce($1)", queue)
+					if err == nil && rand.N(4) == 0 {
+						made++
+						_, err = tx.Exec(ctx, "select produce($1)", queue)
+					}
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				deadline := time.After(within)
+				for made > 0 {
+					select {
+					case n := <-taken:
+						made -= n
+					case <-deadline:
+						losses.Add(1)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return losses.Load()
+}
+
+func TestWakeRounds(t *testing.T) {
+	t.Parallel()
+	t.Run("no wake-up is lost in 10,000 rounds", func(t *testing.T) {
+		t.Parallel()
+		e, owner := wakeEnv(t)
+		if lost := wakeRounds(t, e, owner, 10000, patience); lost != 0 {
+			t.Fatalf("%d workers slept on", lost)
+		}
+	})
+	t.Run("the checker catches a producer without the lock", func(t *testing.T) {
+		t.Parallel()
+		e, owner := wakeEnv(t)
+		_, err := owner.Exec(ctx, wakeUnlocked)
+		must(t, err)
+		if lost := wakeRounds(t, e, owner, 10000, time.Second); lost == 0 {
+			t.Fatal("a wake-up without the producers' lock was never lost")
+		}
+	})
+}
+
+func TestWakeProtocol(t *testing.T) {
+	t.Parallel()
+	notified := func(t *testing.T, listener *session) bool {
+		t.Helper()
+		// What was committed before this notification has arrived before it.
+		listener.exec("select pg_notify('lock_task', 'mark')")
+		found := false
+		for {
+			note, err := listener.conn.WaitForNotification(ctx)
+			must(t, err)
+			if note.Payload == "mark" {
+				return found
+			}
+			found = true
+		}
+	}
+	start := func(t *testing.T) (e *env, producer, worker *session) {
+		e, _ = wakeEnv(t)
+		producer, worker = e.sessionAs(t, e.owner), e.session(t)
+		worker.exec("listen lock_task")
+		return e, producer, worker
+	}
+	const idle = "select lock.start_idling('lock_task', 'q', 'w', '1 minute')"
+	const producers = "select count(*) from lock.producers('lock_task', 'q')"
+
+	t.Run("notifies only while somebody idles", func(t *testing.T) {
+		t.Parallel()
+		_, producer, worker := start(t)
+		producer.exec("select produce('q')")
+		if notified(t, worker) {
+			t.Error("notified with no idle worker")
+		}
+		worker.exec(idle)
+		producer.exec("select produce('another')")
+		if notified(t, worker) {
+			t.Error("notified for another queue")
+		}
+		producer.exec("select produce('q')")
+		if !notified(t, worker) {
+			t.Error("not notified")
+		}
+		answers(worker, true, "select lock.stop_idling('lock_task', 'q', 'w')")
+		answers(worker, false, "select lock.stop_idling('lock_task', 'q', 'w')")
+		producer.exec("select produce('q')")
+		if notified(t, worker) {
+			t.Error("notified after stop_idling")
+		}
+	})
+	t.Run("forgets a worker that died", func(t *testing.T) {
+		t.Parallel()
+		e, producer, worker := start(t)
+		worker.exec(idle)
+		_, err := e.admin.Exec(ctx, "update lock.idle_worker set until = clock_timestamp()")
+		must(t, err)
+		producer.exec("select produce('q')")
+		if notified(t, worker) {
+			t.Error("notified for an expired line")
+		}
+		_, err = e.admin.Exec(ctx, "update lock.idle_worker set until = until - interval '2 hours'")
+		must(t, err)
+		worker.exec("select lock.start_idling('lock_task', 'q', 'other', '1 minute')")
+		answers(e.sessionAs(t, e.super), "other", "select string_agg(worker, ' ') from lock.idle_worker")
+	})
+	t.Run("shows the worker every producer that may have missed it", func(t *testing.T) {
+		t.Parallel()
+		_, producer, worker := start(t)
+		producer.exec("begin")
+		producer.exec("select produce('q')")
+		worker.exec(idle)
+		answers(worker, 1, producers)
+		worker.exec("create temp table seen as select array_agg(p) as list from lock.producers('lock_task', 'q') p")
+		producer.exec("commit")
+		answers(worker, 0, producers)
+		producer.exec("begin")
+		producer.exec("select produce('q')")
+		answers(worker, 1, producers)
+		answers(worker, 0, "select count(*) from seen, lock.producers('lock_task', 'q', seen.list)")
+		producer.exec("commit")
+	})
+	t.Run("a rollback to a savepoint takes lock, note and notification back", func(t *testing.T) {
+		t.Parallel()
+		_, producer, worker := start(t)
+		producer.exec("begin")
+		producer.exec("savepoint s")
+		producer.exec("select produce('q')")
+		producer.exec("rollback to savepoint s")
+		worker.exec(idle)
+		answers(worker, 0, producers)
+		producer.exec("select produce('q')")
+		producer.exec("commit")
+		if !notified(t, worker) {
+			t.Error("not notified")
+		}
+	})
+	t.Run("an old snapshot notifies always", func(t *testing.T) {
+		t.Parallel()
+		for _, level := range []string{"repeatable read", "serializable"} {
+			_, producer, worker := start(t)
+			producer.exec("begin isolation level " + level)
+			producer.exec("select")
+			answers(producer, 0, "select count(*) from job")
+			worker.exec(idle)
+			producer.exec("select produce('q')")
+			producer.exec("commit")
+			if !notified(t, worker) {
+				t.Errorf("%s: not notified", level)
+			}
+		}
+	})
+	t.Run("many queues in one transaction take a bounded number of locks", func(t *testing.T) {
+		t.Parallel()
+		e, producer, _ := start(t)
+		producer.exec("begin")
+		producer.exec("select lock.wake('lock_task', 'queue ' || n) from generate_series(1, 20000) n")
+		n := get[int](e.session(t), "select count(*) from pg_locks where locktype = 'advisory' and pid = $1", producer.pid)
+		if n < 1000 || n > 1024 {
+			t.Errorf("%d locks", n)
+		}
+		producer.exec("rollback")
+	})
+	t.Run("refuses bad input", func(t *testing.T) {
+		t.Parallel()
+		_, _, worker := start(t)
+		for sql, code := range map[string]string{
+			"select lock.start_idling(null, 'q', 'w', '1 minute')":                      "22004",
+			"select lock.start_idling('lock_task', null, 'w', '1 minute')":              "22004",
+			"select lock.start_idling('lock_task', '', 'w', '1 minute')":                "22023",
+			"select lock.start_idling('lock_task', 'q', null, '1 minute')":              "22004",
+			"select lock.start_idling('lock_task', 'q', repeat('w', 1025), '1 minute')": "22023",
+			"select lock.start_idling('lock_task', 'q', 'w', null)":                     "22004",
+			"select lock.start_idling('lock_task', 'q', 'w', '0')":                      "22023",
+			"select lock.stop_idling('lock_task', 'q', null)":                           "22004",
+			"select lock.producers('lock_task', null)":                                  "22004",
+			"select lock.wake('lock_task', 'q')":                                        "42501",
+			"select * from lock.idle_worker":                                            "42501",
+		} {
+			worker.fails(code, sql)
+		}
+	})
+}
+
+func TestWakeWatch(t *testing.T) {
+	t.Parallel()
+	hour := wake.Options{Poll: time.Hour}
+	listenerPID := func(t *testing.T, e *env) (pid uint32) {
+		t.Helper()
+		eventually(t, "the listener is there", func() bool {
+			err := e.admin.QueryRow(ctx, "select pid from pg_stat_activity where datname = current_database() and query = 'listen lock_trial'").Scan(&pid)
+			return err == nil
+		})
+		return pid
+	}
+
+	t.Run("idles without a query", func(t *testing.T) {
+		t.Parallel()
+		e, owner := wakeEnv(t)
+		var took atomic.Int64
+		wakeWorker(t, e.pool, "q", hour, func(n int64) { took.Add(n) })
+		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
+		var before, after int64
+		const count = "select count(*) from pg_stat_activity where datname = current_database() and usename = 'locks_app' and query_start > $1"
+		eventually(t, "the last look is over", func() bool {
+			must(t, e.admin.QueryRow(ctx, `select count(*) from pg_stat_activity where datname = current_database() and usename = 'locks_app'
+				and (state <> 'idle' or state_change > clock_timestamp() - interval '100 ms')`).Scan(&before))
+			return before == 0
+		})
+		var now time.Time
+		must(t, e.admin.QueryRow(ctx, "select clock_timestamp()").Scan(&now))
+		eventually(t, "a second has passed", func() (passed bool) {
+			must(t, e.admin.QueryRow(ctx, "select clock_timestamp() > $1::timestamptz + interval '1 second'", now).Scan(&passed))
+			return passed
+		})
+		must(t, e.admin.QueryRow(ctx, count, now).Scan(&after))
+		if after != 0 {
+			t.Errorf("%d connections of the idle worker ran a query", after)
+		}
+		_, err := owner.Exec(ctx, "select produce('q')")
+		must(t, err)
+		eventually(t, "the job is taken", func() bool { return took.Load() == 1 })
+	})
+	t.Run("survives the loss of its listening connection", func(t *testing.T) {
+		t.Parallel()
+		e, owner := wakeEnv(t)
+		var took atomic.Int64
+		wakeWorker(t, e.pool, "q", hour, func(n int64) { took.Add(n) })
+		for n := range int64(3) {
+			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
+			pid := listenerPID(t, e)
+			_, err := e.admin.Exec(ctx, "truncate lock.idle_worker")
+			must(t, err)
+			_, err = e.admin.Exec(ctx, "select pg_terminate_backend($1)", pid)
+			must(t, err)
+			_, err = owner.Exec(ctx, "select produce('q')")
+			must(t, err)
+			eventually(t, "the job is taken", func() bool { return took.Load() == n+1 })
+			eventually(t, "there is another listener", func() bool { return listenerPID(t, e) != pid })
+		}
+	})
+	t.Run("polls where notifications do not arrive", func(t *testing.T) {
+		t.Parallel()
+		e, owner := wakeEnv(t)
+		var took atomic.Int64
+		wakeWorker(t, wakeDeaf(t, e), "q", wake.Options{Poll: time.Hour, Blind: 5 * time.Millisecond}, func(n int64) { took.Add(n) })
+		for n := range int64(5) {
+			_, err := owner.Exec(ctx, "select produce('q')")
+			must(t, err)
+			eventually(t, "the job is taken", func() bool { return took.Load() == n+1 })
+		}
+		if n := wakeIdlers(t, e, "q"); n != 0 {
+			t.Errorf("a worker that hears nothing is listed")
+		}
+	})
+	t.Run("shares one listener, and ends it with the last loop", func(t *testing.T) {
+		t.Parallel()
+		e, _ := wakeEnv(t)
+		var stops []func()
+		for n := range 5 {
+			stops = append(stops, wakeWorker(t, e.pool, fmt.Sprint("q", n), hour, func(int64) {}))
+			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, fmt.Sprint("q", n)) == 1 })
+		}
+		listeners := func() (n int) {
+			must(t, e.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where datname = current_database() and query = 'listen lock_trial'").Scan(&n))
+			return n
+		}
+		if n := listeners(); n != 1 {
+			t.Errorf("%d listeners", n)
+		}
+		for _, stop := range stops {
+			stop()
+		}
+		eventually(t, "the listener has gone", func() bool { return listeners() == 0 })
+		for n := range 5 {
+			if wakeIdlers(t, e, fmt.Sprint("q", n)) != 0 {
+				t.Error("an ended worker is still listed")
+			}
+		}
+	})
+	t.Run("waits for an open producer without disturbing it", func(t *testing.T) {
+		t.Parallel()
+		e, _ := wakeEnv(t)
+		producer := e.sessionAs(t, e.owner)
+		producer.exec("begin")
+		producer.exec("select produce('q')")
+		var took atomic.Int64
+		wakeWorker(t, e.pool, "q", hour, func(n int64) { took.Add(n) })
+		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
+		other := e.sessionAs(t, e.owner)
+		other.exec("select produce('q')")
+		eventually(t, "the second producer's job is taken", func() bool { return took.Load() == 1 })
+		producer.exec("commit")
+		eventually(t, "the first producer's job is taken", func() bool { return took.Load() == 2 })
+	})
+	t.Run("stays listed over a short break and is taken off for long work", func(t *testing.T) {
+		t.Parallel()
+		e, owner := wakeEnv(t)
+		hold := make(chan struct{})
+		started := make(chan struct{}, 1)
+		wakeWorker(t, e.pool, "q", hour, func(int64) { started <- struct{}{}; <-hold })
+		release := sync.OnceFunc(func() { close(hold) })
+		t.Cleanup(release)
+		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
+		_, err := owner.Exec(ctx, "select produce('q')")
+		must(t, err)
+		eventually(t, "the work begins", func() bool { return len(started) == 1 })
+		eventually(t, "the busy worker is taken off the list", func() bool { return wakeIdlers(t, e, "q") == 0 })
+		release()
+		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
+	})
+	t.Run("ends with an error that no pause mends", func(t *testing.T) {
+		t.Parallel()
+		e, _ := wakeEnv(t)
+		err := wake.Watch(ctx, e.pool, wake.Tasks, "q", hour, func(ctx context.Context) (bool, time.Duration, error) {
+			_, err := e.pool.Exec(ctx, "select * from lock.idle_worker")
+			return false, 0, err
+		})
+		wantCode(t, err, "42501", "Watch")
+		calls := 0
+		err = wake.Watch(ctx, e.pool, wake.Tasks, "q", hour, func(ctx context.Context) (bool, time.Duration, error) {
+			if calls++; calls < 4 {
+				_, err := e.pool.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
+				return false, 0, err
+			}
+			_, err := e.pool.Exec(ctx, "select 1 / 0")
+			return false, 0, err
+		})
+		wantCode(t, err, "22012", "Watch")
+		if calls != 4 {
+			t.Errorf("%d calls", calls)
+		}
+	})
+}
+
+// wakeDeaf is a pool beside which no listener fits.
+func wakeDeaf(t *testing.T, e *env) *pgxpool.Pool {
+	t.Helper()
+	role := fmt.Sprintf("locks_deaf_%d", time.Now().UnixNano())
+	_, err := e.admin.Exec(ctx, "create role "+role+" login in role locks_app connection limit 1")
+	must(t, err)
+	u, err := url.Parse(e.url)
+	must(t, err)
+	u.User = url.User(role)
+	pool := openPool(t, u.String(), 1)
+	must(t, pool.Ping(ctx))
+	t.Cleanup(func() {
+		pool.Close()
+		eventually(t, "the role's connections have ended", func() bool {
+			_, err := e.admin.Exec(ctx, "drop role "+role)
+			return err == nil
+		})
+	})
+	return pool
+}
