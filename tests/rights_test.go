@@ -11,10 +11,15 @@ import (
 // by its comment.
 var publicFunctions = strings.Fields(`
 	engine exclusive exclusive_all key shared try_exclusive try_shared unlock vacuum
+	producers start_idling stop_idling
+	acquire_lease assert_lease await_lease release_lease renew_lease
 `)
 
 // operatorFunctions stay with the owner of the schema.
-var operatorFunctions = strings.Fields(`grant_to revoke_from`)
+var operatorFunctions = strings.Fields(`
+	grant_to revoke_from
+	revoke_lease vacuum_leases
+`)
 
 func TestRights(t *testing.T) {
 	t.Parallel()
