@@ -79,7 +79,6 @@ type ThrottledResource struct {
 	LastLocked pgtype.Timestamptz
 	// Who locked it last, and why; empty when last_locked is -infinity.
 	LastLockerDetails string
-	CreatedAt         time.Time
 	// The hour, in UTC, in which the last interval ends, or in which it was made.
 	UnusedSince pgtype.Timestamp
 }
@@ -121,9 +120,8 @@ type TimeSlotStatus struct {
 type Timeout struct {
 	TaskID string
 	// When it was last acquired; -infinity: never, or released by force.
-	Ts        pgtype.Timestamptz
-	Timeout   pgtype.Interval
-	CreatedAt time.Time
+	Ts      pgtype.Timestamptz
+	Timeout pgtype.Interval
 	// The hour, in UTC, in which the last interval ends, or in which it was made.
 	UnusedSince pgtype.Timestamp
 }

@@ -2,7 +2,9 @@
 select lock.start_migration(2, 'up');
 
 -- Every table keeps room in its pages (fillfactor), so that a grant changes the row in place and no index. unused_since holds
--- whole hours for the same reason: its index, which the drop_unused functions walk, changes once an hour.
+-- whole hours for the same reason: its index, which the drop_unused functions walk, changes once an hour. It is set by every
+-- grant and not generated, because a generated column costs every update a tenth of its time; those functions trust it only
+-- to find candidates.
 
 create table if not exists lock.mutex (
     task_id       text         not null,
@@ -11,7 +13,7 @@ create table if not exists lock.mutex (
     acquired_at   timestamptz,
     released_at   timestamptz  not null default clock_timestamp(),
     set_aside     boolean      not null default false,
-    unused_since  timestamp    not null generated always as (date_trunc('hour', released_at at time zone 'UTC')) stored,
+    unused_since  timestamp    not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
     constraint mutex_pkey primary key (task_id)
 ) with (fillfactor = 80);
 
@@ -39,9 +41,7 @@ create table if not exists lock.timeout (
     task_id       text         not null,
     ts            timestamptz  not null default '-infinity',
     timeout       interval     not null,
-    created_at    timestamptz  not null default clock_timestamp(),
-    unused_since  timestamp    not null generated always as
-        (date_trunc('hour', greatest(ts at time zone 'UTC' + timeout, created_at at time zone 'UTC'))) stored,
+    unused_since  timestamp    not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
     constraint timeout_pkey primary key (task_id),
     constraint timeout_positive check (timeout > interval '0')
 ) with (fillfactor = 80);
@@ -62,8 +62,7 @@ create table if not exists lock.time_slot (
     slot_start    timestamptz  not null,
     resolution    interval     not null default '0',
     granted_at    timestamptz  not null default clock_timestamp(),
-    unused_since  timestamp    not null generated always as
-        (date_trunc('hour', greatest(slot_start at time zone 'UTC' + resolution, granted_at at time zone 'UTC'))) stored,
+    unused_since  timestamp    not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
     constraint time_slot_pkey primary key (task_id)
 ) with (fillfactor = 80);
 
@@ -86,9 +85,7 @@ create table if not exists lock.throttled_resource (
     throttle_interval    interval     not null,
     last_locked          timestamptz  not null default '-infinity',
     last_locker_details  text         not null default '',
-    created_at           timestamptz  not null default clock_timestamp(),
-    unused_since         timestamp    not null generated always as
-        (date_trunc('hour', greatest(last_locked at time zone 'UTC' + throttle_interval, created_at at time zone 'UTC'))) stored,
+    unused_since         timestamp    not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
     constraint throttled_resource_pkey primary key (resource_id),
     constraint positive_delays_only check (throttle_interval > interval '0'),
     constraint empty_rules check (
@@ -286,12 +283,13 @@ revoke all on function lock.check_length(interval, text, boolean) from public;
 -- drop_unused deletes the rows of a table that have been unused longest, by its column and index unused_since.
 --
 -- That column holds whole hours, so that the index changes once an hour and not with every grant; only hours that are over
--- count, which makes every row of them old enough. The row is checked again under its lock, and one that a transaction
+-- count, which makes every row of them old enough; free_at, an expression, is asked as well. The row is checked again under its lock, and one that a transaction
 -- holds is passed over, so what is being acquired stays. Sorting and scanning plans are switched off: the index alone keeps
 -- a call at O(log n + max).
 create or replace function lock.drop_unused(
     target      regclass,
     id_column   name,
+    free_at     text,
     unused_for  interval,
     max         integer
 )
@@ -311,8 +309,8 @@ begin
     perform lock.check_drop(drop_unused.unused_for, drop_unused.max);
     execute format(
         'select array_agg(oldest.id) from ('
-        ' select %1$I as id from %2$s where unused_since <= $1 order by unused_since limit $2 for update skip locked) as oldest',
-        drop_unused.id_column, drop_unused.target
+        ' select %1$I as id from %2$s where unused_since <= $1 and %3$s < $1 order by unused_since limit $2 for update skip locked) as oldest',
+        drop_unused.id_column, drop_unused.target, drop_unused.free_at
     )
     into ids
     using lock.unused_before(drop_unused.unused_for), drop_unused.max;
@@ -324,10 +322,10 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.drop_unused(regclass, name, interval, integer) is
+comment on function lock.drop_unused(regclass, name, text, interval, integer) is
     'Internal: deletes at most max rows that have been unused for longest and for at least unused_for, and returns how many.';
 
-revoke all on function lock.drop_unused(regclass, name, interval, integer) from public;
+revoke all on function lock.drop_unused(regclass, name, text, interval, integer) from public;
 
 -- file: sql/functions/rule/give_up.sql
 -- +goose StatementBegin
@@ -419,7 +417,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    held  boolean;
+    held     boolean;
+    attempt  integer;
 begin
     if acquire_mutex.task_id is null
         or octet_length(acquire_mutex.task_id) not between 1 and 1024
@@ -430,7 +429,7 @@ begin
         perform lock.check_id(acquire_mutex.task_id, 'task_id');
         perform lock.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
     end if;
-    for attempt in 1 .. 100 loop
+    loop
         select mutex.acquired into held
         from lock.mutex
         where mutex.task_id = acquire_mutex.task_id;
@@ -456,8 +455,11 @@ begin
         if found then
             return true;
         end if;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('mutex', acquire_mutex.task_id);
+        end if;
     end loop;
-    perform lock.give_up('mutex', acquire_mutex.task_id);
 end;
 $$;
 -- +goose StatementEnd
@@ -536,11 +538,11 @@ begin
     before := lock.unused_before(drop_unused_mutexes.unused_for);
     loop
         select
-            array_agg(oldest.task_id) filter (where not oldest.acquired),
+            array_agg(oldest.task_id) filter (where not oldest.acquired and oldest.released_at at time zone 'UTC' < before),
             array_agg(oldest.task_id) filter (where oldest.acquired)
         into idle, held
         from (
-            select mutex.task_id, mutex.acquired
+            select mutex.task_id, mutex.acquired, mutex.released_at
             from lock.mutex
             where mutex.unused_since <= before
               and not mutex.set_aside
@@ -596,7 +598,13 @@ begin
         return false;
     end if;
     update lock.mutex
-    set acquired = false, owner = null, acquired_at = null, released_at = clock_timestamp(), set_aside = false
+    set
+        acquired = false,
+        owner = null,
+        acquired_at = null,
+        released_at = clock_timestamp(),
+        set_aside = false,
+        unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
     where mutex.task_id = force_release_mutex.task_id;
     perform lock.record_forced_release('mutex', force_release_mutex.task_id, force_release_mutex.reason, previous);
     return true;
@@ -615,7 +623,7 @@ revoke all on function lock.force_release_mutex(text, text) from public;
 -- +goose StatementBegin
 -- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
 --
--- It waits as acquire_mutex does: a loser has written nothing. The insert can only succeed when the mutex was released and
+-- It looks, grabs and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
 -- dropped meanwhile, and then makes an idle one.
 create or replace function lock.release_mutex(
     task_id  text,
@@ -627,6 +635,8 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    attempt  integer;
 begin
     if release_mutex.task_id is null
         or octet_length(release_mutex.task_id) not between 1 and 1024
@@ -637,9 +647,23 @@ begin
         perform lock.check_id(release_mutex.task_id, 'task_id');
         perform lock.check_id(release_mutex.owner, 'owner') where release_mutex.owner is not null;
     end if;
-    for attempt in 1 .. 100 loop
+    loop
+        perform
+        from lock.mutex
+        where mutex.task_id = release_mutex.task_id
+          and mutex.acquired
+          and mutex.owner is not distinct from release_mutex.owner;
+        if not found then
+            return false;
+        end if;
         update lock.mutex
-        set acquired = false, owner = null, acquired_at = null, released_at = clock_timestamp(), set_aside = false
+        set
+            acquired = false,
+            owner = null,
+            acquired_at = null,
+            released_at = clock_timestamp(),
+            set_aside = false,
+            unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
         where mutex.task_id = (
             select held.task_id
             from lock.mutex as held
@@ -651,19 +675,14 @@ begin
         if found then
             return true;
         end if;
-        perform
-        from lock.mutex
-        where mutex.task_id = release_mutex.task_id
-          and mutex.acquired
-          and mutex.owner is not distinct from release_mutex.owner;
-        if not found then
-            return false;
-        end if;
         insert into lock.mutex (task_id)
         values (release_mutex.task_id)
         on conflict do nothing;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('mutex', release_mutex.task_id);
+        end if;
     end loop;
-    perform lock.give_up('mutex', release_mutex.task_id);
 end;
 $$;
 -- +goose StatementEnd
@@ -708,7 +727,12 @@ begin
         return true;
     end if;
     update lock.throttled_resource
-    set throttle_interval = create_throttled_resource.throttle_interval
+    set
+        throttle_interval = create_throttled_resource.throttle_interval,
+        unused_since = greatest(
+            throttled_resource.unused_since,
+            date_trunc('hour', throttled_resource.last_locked at time zone 'UTC' + create_throttled_resource.throttle_interval)
+        )
     where throttled_resource.resource_id = create_throttled_resource.resource_id;
     if not found then
         perform lock.give_up('throttled resource', create_throttled_resource.resource_id);
@@ -738,7 +762,11 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select lock.drop_unused('lock.throttled_resource', 'resource_id', drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max);
+    select lock.drop_unused(
+        'lock.throttled_resource', 'resource_id',
+        'last_locked at time zone ''UTC'' + throttle_interval',
+        drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max
+    );
 $$;
 -- +goose StatementEnd
 
@@ -812,7 +840,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     right_now  constant timestamptz := clock_timestamp();
-    stored     record;
+    passed     boolean;
+    ahead      boolean;
 begin
     if lock_throttled_resource.resource_id is null
         or octet_length(lock_throttled_resource.resource_id) not between 1 and 1024
@@ -827,23 +856,26 @@ begin
         perform lock.check_id(trim(lock_throttled_resource.details), 'details');
     end if;
     select
-        throttled_resource.last_locked,
-        throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC' as passed
-    into stored
+        throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC',
+        throttled_resource.last_locked > right_now
+    into passed, ahead
     from lock.throttled_resource
     where throttled_resource.resource_id = lock_throttled_resource.resource_id;
     if not found then
         raise exception 'throttled resource "%" was never created', lock_throttled_resource.resource_id
             using errcode = 'no_data_found',
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
-    elsif not stored.passed then
-        if stored.last_locked > right_now then
+    elsif not passed then
+        if ahead then
             perform lock.pull_back_throttled_resource(lock_throttled_resource.resource_id);
         end if;
         return false;
     end if;
     update lock.throttled_resource
-    set last_locked = right_now, last_locker_details = lock_throttled_resource.details
+    set
+        last_locked = right_now,
+        last_locker_details = lock_throttled_resource.details,
+        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select due.resource_id
         from lock.throttled_resource as due
@@ -888,7 +920,9 @@ begin
         return;
     end if;
     update lock.throttled_resource
-    set last_locked = right_now
+    set
+        last_locked = right_now,
+        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ahead.resource_id
         from lock.throttled_resource as ahead
@@ -912,8 +946,8 @@ revoke all on function lock.pull_back_throttled_resource(text) from public;
 -- +goose StatementBegin
 -- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted before.
 --
--- Waiting is as in acquire_mutex: in the insert, without a transaction id. date_bin cuts time from the epoch on; some
--- versions put an exact multiple before the origin one slot too early, which is put right below.
+-- Waiting is as in acquire_mutex: in the insert, without a transaction id. date_bin cuts time at the epoch, and
+-- takes a day for 24 hours; some versions put an exact multiple before 1970 one slot too early, which is put right below.
 create or replace function lock.acquire_time_slot(
     task_id     text,
     resolution  interval,
@@ -926,62 +960,74 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    moment  timestamp;
-    slot    timestamp;
-    newest  timestamptz;
+    slot     timestamptz;
+    newest   timestamptz;
+    attempt  integer;
 begin
     if acquire_time_slot.task_id is null
         or octet_length(acquire_time_slot.task_id) not between 1 and 1024
+        or acquire_time_slot.resolution is null
+        or acquire_time_slot.resolution not between interval '1 microsecond' and interval '1000 days'
+        or extract(month from acquire_time_slot.resolution) <> 0
+        or extract(year from acquire_time_slot.resolution) <> 0
+        or not isfinite(acquire_time_slot.at)
         or pg_is_in_recovery()
     then
         perform lock.check_primary();
         perform lock.check_id(acquire_time_slot.task_id, 'task_id');
-    end if;
-    if acquire_time_slot.resolution is null
-        or acquire_time_slot.resolution not between interval '1 microsecond' and interval '1000 days'
-        or extract(month from acquire_time_slot.resolution) <> 0
-        or extract(year from acquire_time_slot.resolution) <> 0
-    then
         perform lock.check_length(acquire_time_slot.resolution, 'resolution', true);
+        if not isfinite(acquire_time_slot.at) then
+            raise exception 'at must be finite, not %', acquire_time_slot.at
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass the time of a data point, or leave it out for now.';
+        end if;
     end if;
-    if not isfinite(acquire_time_slot.at) then
-        raise exception 'at must be finite, not %', acquire_time_slot.at
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass the time of a data point, or leave it out for now.';
-    end if;
-    for attempt in 1 .. 100 loop
-        moment := coalesce(acquire_time_slot.at, clock_timestamp()) at time zone 'UTC';
-        slot := date_bin(acquire_time_slot.resolution, moment, timestamp 'epoch');
-        if slot + acquire_time_slot.resolution <= moment then
-            slot := moment;
+    loop
+        slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, clock_timestamp()), timestamptz 'epoch');
+        if acquire_time_slot.at < timestamptz 'epoch'
+            and slot at time zone 'UTC' + acquire_time_slot.resolution <= acquire_time_slot.at at time zone 'UTC'
+        then
+            slot := acquire_time_slot.at;
         end if;
         select time_slot.slot_start into newest
         from lock.time_slot
         where time_slot.task_id = acquire_time_slot.task_id;
-        if newest >= slot at time zone 'UTC' then
+        if newest >= slot then
             return false;
         elsif found then
             update lock.time_slot
-            set slot_start = slot at time zone 'UTC', resolution = acquire_time_slot.resolution, granted_at = clock_timestamp()
+            set
+                slot_start = slot,
+                resolution = acquire_time_slot.resolution,
+                granted_at = clock_timestamp(),
+                unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
             where time_slot.task_id = (
                 select older.task_id
                 from lock.time_slot as older
                 where older.task_id = acquire_time_slot.task_id
-                  and older.slot_start < slot at time zone 'UTC'
+                  and older.slot_start < slot
                 for no key update skip locked
             );
             if found then
                 return true;
             end if;
         end if;
-        insert into lock.time_slot (task_id, slot_start, resolution)
-        values (acquire_time_slot.task_id, slot at time zone 'UTC', acquire_time_slot.resolution)
+        insert into lock.time_slot (task_id, slot_start, resolution, unused_since)
+        values (
+            acquire_time_slot.task_id,
+            slot,
+            acquire_time_slot.resolution,
+            date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
+        )
         on conflict do nothing;
         if found then
             return true;
         end if;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('time slot', acquire_time_slot.task_id);
+        end if;
     end loop;
-    perform lock.give_up('time slot', acquire_time_slot.task_id);
 end;
 $$;
 -- +goose StatementEnd
@@ -1008,7 +1054,11 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select lock.drop_unused('lock.time_slot', 'task_id', drop_unused_time_slots.unused_for, drop_unused_time_slots.max);
+    select lock.drop_unused(
+        'lock.time_slot', 'task_id',
+        'greatest(slot_start at time zone ''UTC'' + resolution, granted_at at time zone ''UTC'')',
+        drop_unused_time_slots.unused_for, drop_unused_time_slots.max
+    );
 $$;
 -- +goose StatementEnd
 
@@ -1080,7 +1130,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     right_now  timestamptz;
-    stored     record;
+    length     interval;
+    passed     boolean;
+    ahead      boolean;
+    attempt    integer;
 begin
     if acquire_timeout.task_id is null
         or octet_length(acquire_timeout.task_id) not between 1 and 1024
@@ -1089,27 +1142,27 @@ begin
         perform lock.check_primary();
         perform lock.check_id(acquire_timeout.task_id, 'task_id');
     end if;
-    for attempt in 1 .. 100 loop
+    loop
         right_now := clock_timestamp();
         select
-            timeout.ts,
             timeout.timeout,
-            timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC' as passed
-        into stored
+            timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC',
+            timeout.ts > right_now
+        into length, passed, ahead
         from lock.timeout
         where timeout.task_id = acquire_timeout.task_id;
         if not found then
             raise exception 'timeout "%" was never created', acquire_timeout.task_id
                 using errcode = 'no_data_found',
                       hint = 'Create it once with lock.create_timeout(task_id, timeout).';
-        elsif not stored.passed then
-            if stored.ts > right_now then
+        elsif not passed then
+            if ahead then
                 perform lock.pull_back_timeout(acquire_timeout.task_id);
             end if;
             return false;
         end if;
         update lock.timeout
-        set ts = right_now
+        set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
         where timeout.task_id = (
             select due.task_id
             from lock.timeout as due
@@ -1120,14 +1173,17 @@ begin
         if found then
             return true;
         end if;
-        insert into lock.timeout (task_id, ts, timeout)
-        values (acquire_timeout.task_id, right_now, stored.timeout)
+        insert into lock.timeout (task_id, ts, timeout, unused_since)
+        values (acquire_timeout.task_id, right_now, length, date_trunc('hour', right_now at time zone 'UTC' + length))
         on conflict do nothing;
         if found then
             return true;
         end if;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('timeout', acquire_timeout.task_id);
+        end if;
     end loop;
-    perform lock.give_up('timeout', acquire_timeout.task_id);
 end;
 $$;
 -- +goose StatementEnd
@@ -1174,7 +1230,9 @@ begin
         return true;
     end if;
     update lock.timeout
-    set timeout = create_timeout.timeout
+    set
+        timeout = create_timeout.timeout,
+        unused_since = greatest(timeout.unused_since, date_trunc('hour', timeout.ts at time zone 'UTC' + create_timeout.timeout))
     where timeout.task_id = create_timeout.task_id;
     if not found then
         perform lock.give_up('timeout', create_timeout.task_id);
@@ -1204,7 +1262,11 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select lock.drop_unused('lock.timeout', 'task_id', drop_unused_timeouts.unused_for, drop_unused_timeouts.max);
+    select lock.drop_unused(
+        'lock.timeout', 'task_id',
+        'ts at time zone ''UTC'' + timeout',
+        drop_unused_timeouts.unused_for, drop_unused_timeouts.max
+    );
 $$;
 -- +goose StatementEnd
 
@@ -1281,7 +1343,7 @@ begin
         return;
     end if;
     update lock.timeout
-    set ts = right_now
+    set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
     where timeout.task_id = (
         select ahead.task_id
         from lock.timeout as ahead
@@ -1374,7 +1436,7 @@ drop function if exists lock.record_forced_release(text, text, text, jsonb);
 drop function if exists lock.give_up(text, text);
 
 -- gone: sql/functions/rule/drop_unused.sql
-drop function if exists lock.drop_unused(regclass, name, interval, integer);
+drop function if exists lock.drop_unused(regclass, name, text, interval, integer);
 
 -- gone: sql/functions/rule/check_length.sql
 drop function if exists lock.check_length(interval, text, boolean);

@@ -14,7 +14,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    held  boolean;
+    held     boolean;
+    attempt  integer;
 begin
     if acquire_mutex.task_id is null
         or octet_length(acquire_mutex.task_id) not between 1 and 1024
@@ -25,7 +26,7 @@ begin
         perform lock.check_id(acquire_mutex.task_id, 'task_id');
         perform lock.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
     end if;
-    for attempt in 1 .. 100 loop
+    loop
         select mutex.acquired into held
         from lock.mutex
         where mutex.task_id = acquire_mutex.task_id;
@@ -51,8 +52,11 @@ begin
         if found then
             return true;
         end if;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('mutex', acquire_mutex.task_id);
+        end if;
     end loop;
-    perform lock.give_up('mutex', acquire_mutex.task_id);
 end;
 $$;
 

@@ -26,11 +26,11 @@ begin
     before := lock.unused_before(drop_unused_mutexes.unused_for);
     loop
         select
-            array_agg(oldest.task_id) filter (where not oldest.acquired),
+            array_agg(oldest.task_id) filter (where not oldest.acquired and oldest.released_at at time zone 'UTC' < before),
             array_agg(oldest.task_id) filter (where oldest.acquired)
         into idle, held
         from (
-            select mutex.task_id, mutex.acquired
+            select mutex.task_id, mutex.acquired, mutex.released_at
             from lock.mutex
             where mutex.unused_since <= before
               and not mutex.set_aside

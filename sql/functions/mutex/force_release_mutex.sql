@@ -23,7 +23,13 @@ begin
         return false;
     end if;
     update lock.mutex
-    set acquired = false, owner = null, acquired_at = null, released_at = clock_timestamp(), set_aside = false
+    set
+        acquired = false,
+        owner = null,
+        acquired_at = null,
+        released_at = clock_timestamp(),
+        set_aside = false,
+        unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
     where mutex.task_id = force_release_mutex.task_id;
     perform lock.record_forced_release('mutex', force_release_mutex.task_id, force_release_mutex.reason, previous);
     return true;

@@ -1,6 +1,6 @@
 -- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
 --
--- It waits as acquire_mutex does: a loser has written nothing. The insert can only succeed when the mutex was released and
+-- It looks, grabs and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
 -- dropped meanwhile, and then makes an idle one.
 create or replace function lock.release_mutex(
     task_id  text,
@@ -12,6 +12,8 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    attempt  integer;
 begin
     if release_mutex.task_id is null
         or octet_length(release_mutex.task_id) not between 1 and 1024
@@ -22,9 +24,23 @@ begin
         perform lock.check_id(release_mutex.task_id, 'task_id');
         perform lock.check_id(release_mutex.owner, 'owner') where release_mutex.owner is not null;
     end if;
-    for attempt in 1 .. 100 loop
+    loop
+        perform
+        from lock.mutex
+        where mutex.task_id = release_mutex.task_id
+          and mutex.acquired
+          and mutex.owner is not distinct from release_mutex.owner;
+        if not found then
+            return false;
+        end if;
         update lock.mutex
-        set acquired = false, owner = null, acquired_at = null, released_at = clock_timestamp(), set_aside = false
+        set
+            acquired = false,
+            owner = null,
+            acquired_at = null,
+            released_at = clock_timestamp(),
+            set_aside = false,
+            unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
         where mutex.task_id = (
             select held.task_id
             from lock.mutex as held
@@ -36,19 +52,14 @@ begin
         if found then
             return true;
         end if;
-        perform
-        from lock.mutex
-        where mutex.task_id = release_mutex.task_id
-          and mutex.acquired
-          and mutex.owner is not distinct from release_mutex.owner;
-        if not found then
-            return false;
-        end if;
         insert into lock.mutex (task_id)
         values (release_mutex.task_id)
         on conflict do nothing;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('mutex', release_mutex.task_id);
+        end if;
     end loop;
-    perform lock.give_up('mutex', release_mutex.task_id);
 end;
 $$;
 

@@ -28,7 +28,12 @@ begin
         return true;
     end if;
     update lock.throttled_resource
-    set throttle_interval = create_throttled_resource.throttle_interval
+    set
+        throttle_interval = create_throttled_resource.throttle_interval,
+        unused_since = greatest(
+            throttled_resource.unused_since,
+            date_trunc('hour', throttled_resource.last_locked at time zone 'UTC' + create_throttled_resource.throttle_interval)
+        )
     where throttled_resource.resource_id = create_throttled_resource.resource_id;
     if not found then
         perform lock.give_up('throttled resource', create_throttled_resource.resource_id);

@@ -9,7 +9,11 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select lock.drop_unused('lock.throttled_resource', 'resource_id', drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max);
+    select lock.drop_unused(
+        'lock.throttled_resource', 'resource_id',
+        'last_locked at time zone ''UTC'' + throttle_interval',
+        drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max
+    );
 $$;
 
 comment on function lock.drop_unused_throttled_resources(interval, integer) is

@@ -15,7 +15,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     right_now  constant timestamptz := clock_timestamp();
-    stored     record;
+    passed     boolean;
+    ahead      boolean;
 begin
     if lock_throttled_resource.resource_id is null
         or octet_length(lock_throttled_resource.resource_id) not between 1 and 1024
@@ -30,23 +31,26 @@ begin
         perform lock.check_id(trim(lock_throttled_resource.details), 'details');
     end if;
     select
-        throttled_resource.last_locked,
-        throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC' as passed
-    into stored
+        throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC',
+        throttled_resource.last_locked > right_now
+    into passed, ahead
     from lock.throttled_resource
     where throttled_resource.resource_id = lock_throttled_resource.resource_id;
     if not found then
         raise exception 'throttled resource "%" was never created', lock_throttled_resource.resource_id
             using errcode = 'no_data_found',
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
-    elsif not stored.passed then
-        if stored.last_locked > right_now then
+    elsif not passed then
+        if ahead then
             perform lock.pull_back_throttled_resource(lock_throttled_resource.resource_id);
         end if;
         return false;
     end if;
     update lock.throttled_resource
-    set last_locked = right_now, last_locker_details = lock_throttled_resource.details
+    set
+        last_locked = right_now,
+        last_locker_details = lock_throttled_resource.details,
+        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select due.resource_id
         from lock.throttled_resource as due

@@ -18,7 +18,9 @@ begin
         return;
     end if;
     update lock.throttled_resource
-    set last_locked = right_now
+    set
+        last_locked = right_now,
+        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ahead.resource_id
         from lock.throttled_resource as ahead

@@ -1,7 +1,7 @@
 -- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted before.
 --
--- Waiting is as in acquire_mutex: in the insert, without a transaction id. date_bin cuts time from the epoch on; some
--- versions put an exact multiple before the origin one slot too early, which is put right below.
+-- Waiting is as in acquire_mutex: in the insert, without a transaction id. date_bin cuts time at the epoch, and
+-- takes a day for 24 hours; some versions put an exact multiple before 1970 one slot too early, which is put right below.
 create or replace function lock.acquire_time_slot(
     task_id     text,
     resolution  interval,
@@ -14,62 +14,74 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    moment  timestamp;
-    slot    timestamp;
-    newest  timestamptz;
+    slot     timestamptz;
+    newest   timestamptz;
+    attempt  integer;
 begin
     if acquire_time_slot.task_id is null
         or octet_length(acquire_time_slot.task_id) not between 1 and 1024
+        or acquire_time_slot.resolution is null
+        or acquire_time_slot.resolution not between interval '1 microsecond' and interval '1000 days'
+        or extract(month from acquire_time_slot.resolution) <> 0
+        or extract(year from acquire_time_slot.resolution) <> 0
+        or not isfinite(acquire_time_slot.at)
         or pg_is_in_recovery()
     then
         perform lock.check_primary();
         perform lock.check_id(acquire_time_slot.task_id, 'task_id');
-    end if;
-    if acquire_time_slot.resolution is null
-        or acquire_time_slot.resolution not between interval '1 microsecond' and interval '1000 days'
-        or extract(month from acquire_time_slot.resolution) <> 0
-        or extract(year from acquire_time_slot.resolution) <> 0
-    then
         perform lock.check_length(acquire_time_slot.resolution, 'resolution', true);
+        if not isfinite(acquire_time_slot.at) then
+            raise exception 'at must be finite, not %', acquire_time_slot.at
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass the time of a data point, or leave it out for now.';
+        end if;
     end if;
-    if not isfinite(acquire_time_slot.at) then
-        raise exception 'at must be finite, not %', acquire_time_slot.at
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass the time of a data point, or leave it out for now.';
-    end if;
-    for attempt in 1 .. 100 loop
-        moment := coalesce(acquire_time_slot.at, clock_timestamp()) at time zone 'UTC';
-        slot := date_bin(acquire_time_slot.resolution, moment, timestamp 'epoch');
-        if slot + acquire_time_slot.resolution <= moment then
-            slot := moment;
+    loop
+        slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, clock_timestamp()), timestamptz 'epoch');
+        if acquire_time_slot.at < timestamptz 'epoch'
+            and slot at time zone 'UTC' + acquire_time_slot.resolution <= acquire_time_slot.at at time zone 'UTC'
+        then
+            slot := acquire_time_slot.at;
         end if;
         select time_slot.slot_start into newest
         from lock.time_slot
         where time_slot.task_id = acquire_time_slot.task_id;
-        if newest >= slot at time zone 'UTC' then
+        if newest >= slot then
             return false;
         elsif found then
             update lock.time_slot
-            set slot_start = slot at time zone 'UTC', resolution = acquire_time_slot.resolution, granted_at = clock_timestamp()
+            set
+                slot_start = slot,
+                resolution = acquire_time_slot.resolution,
+                granted_at = clock_timestamp(),
+                unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
             where time_slot.task_id = (
                 select older.task_id
                 from lock.time_slot as older
                 where older.task_id = acquire_time_slot.task_id
-                  and older.slot_start < slot at time zone 'UTC'
+                  and older.slot_start < slot
                 for no key update skip locked
             );
             if found then
                 return true;
             end if;
         end if;
-        insert into lock.time_slot (task_id, slot_start, resolution)
-        values (acquire_time_slot.task_id, slot at time zone 'UTC', acquire_time_slot.resolution)
+        insert into lock.time_slot (task_id, slot_start, resolution, unused_since)
+        values (
+            acquire_time_slot.task_id,
+            slot,
+            acquire_time_slot.resolution,
+            date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
+        )
         on conflict do nothing;
         if found then
             return true;
         end if;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('time slot', acquire_time_slot.task_id);
+        end if;
     end loop;
-    perform lock.give_up('time slot', acquire_time_slot.task_id);
 end;
 $$;
 

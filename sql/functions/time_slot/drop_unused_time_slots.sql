@@ -9,7 +9,11 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select lock.drop_unused('lock.time_slot', 'task_id', drop_unused_time_slots.unused_for, drop_unused_time_slots.max);
+    select lock.drop_unused(
+        'lock.time_slot', 'task_id',
+        'greatest(slot_start at time zone ''UTC'' + resolution, granted_at at time zone ''UTC'')',
+        drop_unused_time_slots.unused_for, drop_unused_time_slots.max
+    );
 $$;
 
 comment on function lock.drop_unused_time_slots(interval, integer) is

@@ -14,7 +14,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     right_now  timestamptz;
-    stored     record;
+    length     interval;
+    passed     boolean;
+    ahead      boolean;
+    attempt    integer;
 begin
     if acquire_timeout.task_id is null
         or octet_length(acquire_timeout.task_id) not between 1 and 1024
@@ -23,27 +26,27 @@ begin
         perform lock.check_primary();
         perform lock.check_id(acquire_timeout.task_id, 'task_id');
     end if;
-    for attempt in 1 .. 100 loop
+    loop
         right_now := clock_timestamp();
         select
-            timeout.ts,
             timeout.timeout,
-            timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC' as passed
-        into stored
+            timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC',
+            timeout.ts > right_now
+        into length, passed, ahead
         from lock.timeout
         where timeout.task_id = acquire_timeout.task_id;
         if not found then
             raise exception 'timeout "%" was never created', acquire_timeout.task_id
                 using errcode = 'no_data_found',
                       hint = 'Create it once with lock.create_timeout(task_id, timeout).';
-        elsif not stored.passed then
-            if stored.ts > right_now then
+        elsif not passed then
+            if ahead then
                 perform lock.pull_back_timeout(acquire_timeout.task_id);
             end if;
             return false;
         end if;
         update lock.timeout
-        set ts = right_now
+        set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
         where timeout.task_id = (
             select due.task_id
             from lock.timeout as due
@@ -54,14 +57,17 @@ begin
         if found then
             return true;
         end if;
-        insert into lock.timeout (task_id, ts, timeout)
-        values (acquire_timeout.task_id, right_now, stored.timeout)
+        insert into lock.timeout (task_id, ts, timeout, unused_since)
+        values (acquire_timeout.task_id, right_now, length, date_trunc('hour', right_now at time zone 'UTC' + length))
         on conflict do nothing;
         if found then
             return true;
         end if;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('timeout', acquire_timeout.task_id);
+        end if;
     end loop;
-    perform lock.give_up('timeout', acquire_timeout.task_id);
 end;
 $$;
 

@@ -28,7 +28,9 @@ begin
         return true;
     end if;
     update lock.timeout
-    set timeout = create_timeout.timeout
+    set
+        timeout = create_timeout.timeout,
+        unused_since = greatest(timeout.unused_since, date_trunc('hour', timeout.ts at time zone 'UTC' + create_timeout.timeout))
     where timeout.task_id = create_timeout.task_id;
     if not found then
         perform lock.give_up('timeout', create_timeout.task_id);

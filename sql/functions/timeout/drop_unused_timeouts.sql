@@ -9,7 +9,11 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select lock.drop_unused('lock.timeout', 'task_id', drop_unused_timeouts.unused_for, drop_unused_timeouts.max);
+    select lock.drop_unused(
+        'lock.timeout', 'task_id',
+        'ts at time zone ''UTC'' + timeout',
+        drop_unused_timeouts.unused_for, drop_unused_timeouts.max
+    );
 $$;
 
 comment on function lock.drop_unused_timeouts(interval, integer) is

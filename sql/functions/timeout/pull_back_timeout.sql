@@ -18,7 +18,7 @@ begin
         return;
     end if;
     update lock.timeout
-    set ts = right_now
+    set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
     where timeout.task_id = (
         select ahead.task_id
         from lock.timeout as ahead
