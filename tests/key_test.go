@@ -1,16 +1,783 @@
 package tests
 
-import "testing"
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
 
-func TestSmoke(t *testing.T) {
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
+)
+
+// sharersMeet says whether two sharers of a key that nobody locked before go on together: the one thing that the row engine
+// cannot do on PostgreSQL.
+func (e *env) sharersMeet(known bool) bool { return known || e.engine == advisory }
+
+func TestKeyMatrix(t *testing.T) {
+	arguments := map[string]string{
+		"bigint":            "42::bigint",
+		"text":              "'customer:42'",
+		"text's own bigint": "lock.key('customer:42')",
+	}
 	eachEngine(t, func(t *testing.T, e *env) {
-		a, b := e.session(t), e.session(t)
+		for kind, argument := range arguments {
+			for _, known := range []bool{false, true} {
+				for _, first := range []string{"shared", "exclusive"} {
+					for _, second := range []string{"shared", "exclusive"} {
+						t.Run(fmt.Sprintf("%s then %s, known %v, %s", first, second, known, kind), func(t *testing.T) {
+							a, b := e.session(t), e.session(t)
+							a.exec("select lock.unlock(" + argument + ")")
+							if known {
+								a.exec("select lock.exclusive(" + argument + ")")
+							}
+							a.exec("begin")
+							a.exec("select lock." + first + "(" + argument + ")")
+							meet := first == "shared" && second == "shared" && e.sharersMeet(known)
+							answers(b, meet, "select lock.try_"+second+"("+argument+")")
+							lock := "select lock." + second + "(" + argument + ")"
+							if meet {
+								b.exec(lock)
+								a.exec("rollback")
+								return
+							}
+							p := b.start(lock).blocked()
+							a.exec("commit")
+							p.ends()
+						})
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestKeyHolding(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *env) {
+		t.Run("is re-entrant in every order", func(t *testing.T) {
+			a := e.session(t)
+			a.exec("begin")
+			for _, f := range []string{"shared", "exclusive", "shared", "exclusive", "exclusive"} {
+				a.exec("select lock." + f + "(1)")
+				answers(a, true, "select lock.try_"+f+"(1)")
+			}
+			answers(e.session(t), false, "select lock.try_shared(1)")
+			a.exec("commit")
+			answers(e.session(t), true, "select lock.try_exclusive(1)")
+		})
+		t.Run("upgrades from shared to exclusive alone", func(t *testing.T) {
+			a, b := e.session(t), e.session(t)
+			a.exec("select lock.shared(2)")
+			a.exec("begin")
+			a.exec("select lock.shared(2)")
+			b.exec("begin")
+			b.exec("select lock.shared(2)")
+			answers(a, false, "select lock.try_exclusive(2)")
+			p := a.start("select lock.exclusive(2)").blocked()
+			b.exec("commit")
+			p.ends()
+			answers(b, false, "select lock.try_shared(2)")
+			a.exec("commit")
+		})
+		t.Run("gives one of two upgraders 40P01", func(t *testing.T) {
+			a, b := e.session(t), e.session(t)
+			a.exec("select lock.shared(3)")
+			for _, s := range []*session{a, b} {
+				s.exec("begin")
+				s.exec("select lock.shared(3)")
+			}
+			first := a.start("select lock.exclusive(3)").blocked()
+			second := b.start("select lock.exclusive(3)")
+			victims := 0
+			for _, p := range []*pending{first, second} {
+				if err := p.wait(); err != nil {
+					wantCode(t, err, "40P01", p.sql)
+					victims++
+				}
+				p.s.exec("rollback")
+			}
+			if victims != 1 {
+				t.Fatalf("%d of two upgraders failed", victims)
+			}
+		})
+		t.Run("ends with a rollback to an earlier savepoint", func(t *testing.T) {
+			for i, f := range []string{"shared", "exclusive"} {
+				for j, known := range []bool{false, true} {
+					key := 10 + 2*i + j
+					a, b := e.session(t), e.session(t)
+					if known {
+						a.exec(fmt.Sprintf("select lock.exclusive(%d)", key))
+					}
+					a.exec("begin; savepoint s")
+					a.exec(fmt.Sprintf("select lock.%s(%d)", f, key))
+					answers(b, false, fmt.Sprintf("select lock.try_exclusive(%d)", key))
+					a.exec("rollback to savepoint s")
+					answers(b, true, fmt.Sprintf("select lock.try_exclusive(%d)", key))
+					a.exec("commit")
+				}
+			}
+		})
+		t.Run("survives a rollback to a later savepoint", func(t *testing.T) {
+			for key, known := range map[int]bool{20: false, 21: true} {
+				a, b := e.session(t), e.session(t)
+				if known {
+					a.exec("select lock.exclusive($1::bigint)", key)
+				}
+				a.exec("begin")
+				a.exec("select lock.exclusive($1::bigint)", key)
+				a.exec("savepoint s")
+				a.exec("select lock.exclusive($1::bigint)", key)
+				answers(a, true, "select lock.unlock($1::bigint)", key)
+				a.exec("rollback to savepoint s")
+				p := b.start("select lock.exclusive($1::bigint)", key).blocked()
+				answers(e.session(t), false, "select lock.try_shared($1::bigint)", key)
+				a.exec("commit")
+				p.ends()
+			}
+		})
+	})
+}
+
+func TestKeyRefusedWaits(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *env) {
+		holder, b := e.session(t), e.session(t)
+		holder.exec("select lock.exclusive(1)")
+		holder.exec("begin")
+		holder.exec("select lock.exclusive(1)")
+		for _, f := range []string{"lock.exclusive(1)", "lock.shared(1)"} {
+			t.Run("lock_timeout ends "+f, func(t *testing.T) {
+				b.exec("set lock_timeout = '50ms'")
+				b.fails("55P03", "select "+f)
+				b.exec("reset lock_timeout")
+			})
+			t.Run("statement_timeout ends "+f, func(t *testing.T) {
+				b.exec("set statement_timeout = '50ms'")
+				b.fails("57014", "select "+f)
+				b.exec("reset statement_timeout")
+			})
+			t.Run("cancellation ends "+f, func(t *testing.T) {
+				p := b.start("select " + f).blocked()
+				answers(e.sessionAs(t, e.super), true, "select pg_cancel_backend($1)", b.pid)
+				wantCode(t, p.wait(), "57014", p.sql)
+			})
+		}
+		t.Run("statement_timeout ends try_exclusive", func(t *testing.T) {
+			b.exec("set statement_timeout = '50ms'")
+			b.fails("57014", "select lock.try_exclusive(1, '1 hour')")
+			b.exec("reset statement_timeout")
+		})
+		t.Run("and leaves nothing held", func(t *testing.T) {
+			holder.exec("commit")
+			answers(e.session(t), true, "select lock.try_exclusive(1)")
+			answers(b, int64(0), "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()")
+		})
+	})
+}
+
+func TestKeyTry(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *env) {
+		t.Run("waits and gets the key", func(t *testing.T) {
+			for _, f := range []string{"try_exclusive", "try_shared"} {
+				a, b := e.session(t), e.session(t)
+				a.exec("begin")
+				a.exec("select lock.exclusive(1)")
+				b.exec("begin")
+				b.exec("set local lock_timeout = '7s'")
+				p := b.start("create temp table t on commit drop as select lock." + f + "(1, '1 minute') as locked")
+				if e.engine == advisory {
+					p.blocked()
+				}
+				a.exec("commit")
+				p.ends()
+				answers(b, true, "select locked from t")
+				answers(b, "7s", "show lock_timeout")
+				b.exec("commit")
+			}
+		})
+		t.Run("gives up after its wait and keeps the transaction", func(t *testing.T) {
+			a, b := e.session(t), e.session(t)
+			for _, known := range []bool{false, true} {
+				a.exec("begin")
+				a.exec("select lock.exclusive(2)")
+				b.exec("begin")
+				b.exec("set local lock_timeout = '7s'")
+				began := time.Now()
+				answers(b, false, "select lock.try_shared(2, '30 milliseconds')")
+				if waited := time.Since(began); waited < 30*time.Millisecond {
+					t.Fatalf("known %v: gave up after %v", known, waited)
+				}
+				answers(b, false, "select lock.try_exclusive('two', '1 microsecond') and lock.try_exclusive(2)")
+				answers(b, "7s", "show lock_timeout")
+				b.exec("commit")
+				a.exec("commit")
+			}
+		})
+		t.Run("replaces a shorter lock_timeout while it waits", func(t *testing.T) {
+			a, b := e.session(t), e.session(t)
+			a.exec("begin")
+			a.exec("select lock.exclusive(3)")
+			b.exec("set lock_timeout = '1ms'")
+			answers(b, false, "select lock.try_exclusive(3, '20 milliseconds')")
+			answers(b, "1ms", "show lock_timeout")
+			a.exec("commit")
+		})
+	})
+}
+
+func TestKeyForgetting(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *env) {
+		admin := e.sessionAs(t, e.super)
+		listed := func(key int) bool {
+			return get[bool](admin, "select exists (select from lock.locked_keys where key = $1)", key)
+		}
+		t.Run("unlock forgets at commit and frees nothing before", func(t *testing.T) {
+			a, b := e.session(t), e.session(t)
+			a.exec("select lock.exclusive(1)")
+			a.exec("begin")
+			a.exec("select lock.exclusive(1)")
+			answers(a, true, "select lock.unlock(1)")
+			if !listed(1) {
+				t.Fatal("forgotten before the commit")
+			}
+			answers(b, false, "select lock.try_shared(1)")
+			a.exec("commit")
+			if listed(1) {
+				t.Fatal("not forgotten")
+			}
+			answers(b, false, "select lock.unlock(1)")
+		})
+		t.Run("unlock of a new key in the transaction that locked it frees nothing either", func(t *testing.T) {
+			a, b := e.session(t), e.session(t)
+			a.exec("begin")
+			a.exec("select lock.exclusive(2)")
+			answers(a, true, "select lock.unlock(2)")
+			answers(b, false, "select lock.try_shared(2)")
+			p := b.start("select lock.exclusive(2)").blocked()
+			a.exec("commit")
+			p.ends()
+		})
+		t.Run("unlock leaves what another transaction holds", func(t *testing.T) {
+			a, b := e.session(t), e.session(t)
+			a.exec("select lock.shared(3)")
+			a.exec("begin")
+			a.exec("select lock.shared(3)")
+			answers(b, false, "select lock.unlock(3)")
+			b.exec("begin")
+			b.exec("select lock.shared(3)")
+			answers(b, false, "select lock.unlock(3)")
+			b.exec("rollback")
+			answers(a, true, "select lock.unlock(3)")
+			a.exec("rollback")
+			if !listed(3) {
+				t.Fatal("forgotten by a rollback")
+			}
+		})
+		t.Run("vacuum forgets what nobody holds", func(t *testing.T) {
+			a, b := e.session(t), e.session(t)
+			a.exec("select lock.exclusive(k) from generate_series(100, 199) k")
+			a.exec("begin")
+			a.exec("select lock.exclusive(100), lock.shared(101)")
+			wait := b.start("select lock.exclusive(100)").blocked()
+			answers(e.session(t), int64(98), "select lock.vacuum() - $1", get[int64](admin,
+				"select count(*) from lock.locked_keys where key not between 100 and 199"))
+			for key, want := range map[int]bool{100: true, 101: true, 102: false, 199: false} {
+				if listed(key) != want {
+					t.Errorf("key %d listed: %v", key, !want)
+				}
+			}
+			a.exec("commit")
+			wait.ends()
+		})
+		t.Run("a key that was forgotten while it was held still excludes", func(t *testing.T) {
+			a, b := e.session(t), e.session(t)
+			a.exec("begin")
+			a.exec("select lock.exclusive(200)")
+			if e.engine == advisory { // on the row engine the row is the lock, and a deletion waits for its holder
+				admin.exec("delete from lock.locked_keys where key = 200")
+			}
+			p := b.start("select lock.exclusive(200)").blocked()
+			a.exec("commit")
+			p.ends()
+		})
+	})
+}
+
+// The three faults of the usual recipe, each seen there first.
+func TestKeyRecipeFaults(t *testing.T) {
+	recipe, err := os.ReadFile("testdata/recipe.sql")
+	must(t, err)
+	// doubleGrant lets a forget key 1 while b waits for it, and says whether b and c hold it together afterwards.
+	doubleGrant := func(t *testing.T, e *env, exclusive, forget string) bool {
+		a, b, c := e.session(t), e.session(t), e.session(t)
+		a.exec("select " + exclusive)
 		a.exec("begin")
-		a.exec("select lock.exclusive(1)")
-		p := b.start("select lock.exclusive(1)").blocked()
-		answers(e.session(t), false, "select lock.try_exclusive(1)")
+		a.exec("select " + exclusive)
+		b.exec("begin")
+		p := b.start("select " + exclusive).blocked()
+		a.exec("select " + forget)
 		a.exec("commit")
 		p.ends()
-		answers(b, e.engine, "select lock.engine()")
+		c.exec("set lock_timeout = '100ms'")
+		_, err := c.conn.Exec(ctx, "select "+exclusive)
+		if err != nil {
+			wantCode(t, err, "55P03", exclusive)
+		}
+		b.exec("commit")
+		return err == nil
+	}
+	for _, forget := range []string{"unlock(1)", "vacuum()"} {
+		t.Run("double grant after "+forget, func(t *testing.T) {
+			t.Parallel()
+			broken := open(t, row)
+			broken.sessionAs(t, broken.super).exec(string(recipe))
+			if !doubleGrant(t, broken, "recipe.exclusive(1)", "recipe."+forget) {
+				t.Error("the recipe's double grant was not seen: this test could not fail")
+			}
+			for _, engine := range []string{advisory, row} {
+				if doubleGrant(t, open(t, engine), "lock.exclusive(1)", "lock."+forget) {
+					t.Errorf("%s: granted twice", engine)
+				}
+			}
+		})
+	}
+	t.Run("a setting that PostgreSQL does not know", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, row)
+		admin := e.sessionAs(t, e.super)
+		admin.exec(string(recipe))
+		admin.fails("42704", "select recipe.shared_as_printed(1)")
+		admin.exec("select lock.shared(1)")
+	})
+	t.Run("a row that cannot be seen", func(t *testing.T) {
+		t.Parallel()
+		for _, engine := range []string{advisory, row} {
+			e := open(t, engine)
+			a, b := e.session(t), e.session(t)
+			a.exec("begin isolation level repeatable read")
+			a.exec("select 1 from pg_class limit 1") // takes the snapshot
+			b.exec("select lock.exclusive(1)")
+			_, err := a.conn.Exec(ctx, "select lock.exclusive(1)")
+			switch {
+			case err != nil && code(err) != "40001":
+				t.Errorf("%s: %v", engine, err)
+			case err == nil:
+				answers(b, false, "select lock.try_exclusive(1)")
+			}
+		}
+	})
+}
+
+func TestKeyExclusiveAll(t *testing.T) {
+	recipe := `create function public.in_given_order(names text[]) returns void language plpgsql as $$
+		declare name text;
+		begin
+			foreach name in array names loop perform lock.exclusive(name); end loop;
+		end $$`
+	eachEngine(t, func(t *testing.T, e *env) {
+		e.sessionAs(t, e.super).exec(recipe)
+		// opposite lets two sessions lock the same names in opposite orders, first all of one and then the rest.
+		opposite := func(function string) (deadlocks int) { // stops soon after the first
+			var names []string
+			for i := range 20 {
+				names = append(names, fmt.Sprintf("name %d", i))
+			}
+			reversed := make([]string, len(names))
+			for i, name := range names {
+				reversed[len(names)-1-i] = name
+			}
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			for worker := range 4 {
+				s := e.session(t)
+				wg.Go(func() {
+					for range 50 {
+						mu.Lock()
+						enough := deadlocks > 0
+						mu.Unlock()
+						if enough {
+							return
+						}
+						order := names
+						if worker%2 == 1 {
+							order = reversed
+						}
+						_, err := s.conn.Exec(ctx, "select "+function+"($1)", order)
+						mu.Lock()
+						if code(err) == "40P01" {
+							deadlocks++
+						} else if err != nil {
+							t.Errorf("%s: %v", function, err)
+						}
+						mu.Unlock()
+					}
+				})
+			}
+			wg.Wait()
+			return deadlocks
+		}
+		if n := opposite("lock.exclusive_all"); n > 0 {
+			t.Errorf("%d deadlocks", n)
+		}
+		if opposite("public.in_given_order") == 0 {
+			t.Error("locking in the given order did not deadlock either: this test could not fail")
+		}
+		s := e.session(t)
+		s.exec("begin")
+		s.exec("select lock.exclusive_all('{b, a, b, c}')")
+		s.exec("select lock.exclusive_all('{}')")
+		other := e.session(t)
+		for _, name := range []string{"a", "b", "c"} {
+			answers(other, false, "select lock.try_shared($1::text)", name)
+		}
+		s.exec("commit")
+		s.fails("22004", "select lock.exclusive_all(null)")
+		s.fails("22004", "select lock.exclusive_all('{a, null}')")
+		s.fails("22023", "select lock.exclusive_all('{a, \"\"}')")
+		answers(other, true, "select lock.try_exclusive('a')")
+	})
+}
+
+func TestKeyIsolationLevels(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *env) {
+		key := 0
+		for _, level := range []string{"read committed", "repeatable read", "serializable"} {
+			for _, known := range []bool{false, true} {
+				for _, first := range []string{"shared", "exclusive"} {
+					for _, forget := range []bool{false, true} {
+						key++
+						t.Run(fmt.Sprintf("%s, known %v, %s, forget %v", level, known, first, forget), func(t *testing.T) {
+							a, b := e.session(t), e.session(t)
+							if known {
+								a.exec("select lock.exclusive($1::bigint)", key)
+							}
+							a.exec("begin isolation level " + level)
+							a.exec("select lock."+first+"($1::bigint)", key)
+							b.exec("begin isolation level " + level)
+							p := b.start("select lock.exclusive($1::bigint)", key).blocked()
+							if forget {
+								// A sharer with a waiter behind it does not get the exclusive advisory lock by a try.
+								answers(a, first == "exclusive" || e.engine == row, "select lock.unlock($1::bigint)", key)
+							}
+							a.exec("commit")
+							if err := p.wait(); err != nil {
+								// The row engine may ask for a retry; advisory locks have no snapshot to fail by.
+								if e.engine == advisory || level == "read committed" || code(err) != "40001" {
+									t.Fatal(err)
+								}
+								b.exec("rollback")
+								b.exec("begin isolation level " + level)
+								b.exec("select lock.exclusive($1::bigint)", key)
+							}
+							answers(e.session(t), false, "select lock.try_shared($1::bigint)", key)
+							b.exec("commit")
+						})
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestKeyReadOnly(t *testing.T) {
+	t.Run("the advisory engine locks without recording", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, b := e.session(t), e.session(t)
+		a.exec("begin read only")
+		a.exec("select lock.exclusive(1), lock.shared('two'), lock.try_exclusive(3, '1 second')")
+		answers(b, false, "select lock.try_shared(1)")
+		a.fails("25006", "select lock.unlock(1)")
+		a.exec("rollback")
+		answers(e.sessionAs(t, e.super), int64(0), "select count(*) from lock.locked_keys")
+	})
+	t.Run("the row engine refuses", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, row)
+		a := e.session(t)
+		a.exec("set default_transaction_read_only = on")
+		a.fails("25006", "select lock.exclusive(1)")
+		a.fails("25006", "select lock.try_shared('one')")
+	})
+}
+
+func TestKeyStandby(t *testing.T) {
+	if target.own == nil {
+		t.Skip("needs a server of its own, to make a standby of it")
+	}
+	if _, err := os.Stat(target.own.BinDir + "/pg_basebackup"); err != nil {
+		t.Skip("pg_basebackup is not installed beside the server")
+	}
+	t.Parallel()
+	envs := []*env{open(t, advisory), open(t, row)}
+	for _, e := range envs {
+		e.session(t).exec("select lock.exclusive(1)")
+	}
+	standby, err := target.own.Standby(ctx)
+	must(t, err)
+	t.Cleanup(func() { standby.Stop() })
+	for _, e := range envs {
+		config, err := pgx.ParseConfig(e.url)
+		must(t, err)
+		s := e.sessionAs(t, standby.URL("locks_app", config.Database))
+		answers(s, true, "select pg_is_in_recovery()")
+		for _, call := range []string{
+			"lock.exclusive(1)", "lock.shared(1)", "lock.exclusive('a')", "lock.shared('a')", "lock.try_exclusive(1)", "lock.try_shared(1)",
+			"lock.try_exclusive('a', '1 second')", "lock.try_shared('a')", "lock.exclusive_all('{a}')", "lock.unlock(1)", "lock.unlock('a')",
+			"lock.vacuum()",
+		} {
+			s.fails("25006", "select "+call)
+		}
+	}
+}
+
+func TestKeyManyInOneTransaction(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *env) {
+		s := e.session(t)
+		_, err := s.conn.Exec(ctx, "select lock.exclusive(k) from generate_series(1, 10000) k")
+		if err != nil && (e.engine == row || code(err) != "53200") {
+			t.Fatal(err)
+		}
+		if e.engine == advisory {
+			// The lock table is finite: at some number there is a clear error, and nothing stays held.
+			pg := s.fails("53200", "select lock.exclusive(k) from generate_series(1, 1000000) k")
+			if !strings.Contains(pg.Hint, "max_locks_per_transaction") {
+				t.Errorf("hint: %q", pg.Hint)
+			}
+		}
+		answers(e.session(t), true, "select lock.try_exclusive(1) and lock.try_exclusive(10000)")
+	})
+}
+
+func TestKeyBadInput(t *testing.T) {
+	long := strings.Repeat("x", 10<<20)
+	eachEngine(t, func(t *testing.T, e *env) {
+		s := e.session(t)
+		for _, f := range []string{"exclusive", "shared", "try_exclusive", "try_shared", "unlock"} {
+			for call, want := range map[string]string{
+				"(null::bigint)": "22004", "(null::text)": "22004", "('')": "22023",
+			} {
+				if pg := s.fails(want, "select lock."+f+call); pg.Hint == "" {
+					t.Errorf("%s%s: no hint", f, call)
+				}
+			}
+			if pg := s.fails("22023", "select lock."+f+"($1::text)", long); !strings.Contains(pg.Message, "10485760 bytes") || len(pg.Message) > 200 {
+				t.Errorf("%s: %.300s", f, pg.Message)
+			}
+			s.fails("22021", "select lock."+f+"($1::text)", "a\x00b")
+			s.exec("select lock."+f+"($1::text)", `it's "quoted" \ and ; -- so`)
+		}
+		for _, f := range []string{"try_exclusive", "try_shared"} {
+			for _, argument := range []string{"1", "'one'"} {
+				for wait, want := range map[string]string{
+					"null": "22004", "'-1 second'": "22023", "'1 month'": "22023", "'1 year -11 months'": "22023", "'-1 day 25 hours'": "",
+				} {
+					sql := fmt.Sprintf("select lock.%s(%s, %s)", f, argument, wait)
+					if want == "" {
+						s.exec(sql)
+					} else {
+						s.fails(want, sql)
+					}
+				}
+				if target.number >= 170000 {
+					s.fails("22023", fmt.Sprintf("select lock.%s(%s, 'infinity')", f, argument))
+				}
+				answers(s, true, fmt.Sprintf("select lock.%s(%s, '100 days')", f, argument))
+			}
+		}
+		s.fails("22004", "select lock.key(null)")
+		s.fails("22023", "select lock.key('')")
+		answers(e.sessionAs(t, e.super), int64(0), `select count(*) from lock.locked_keys where name = '' or length(name) > 1024`)
+	})
+}
+
+func TestKeyNames(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *env) {
+		s, admin := e.session(t), e.sessionAs(t, e.super)
+		t.Run("hash the same everywhere", func(t *testing.T) {
+			for _, name := range []string{"customer:42", "a", "Ünïcödé 🔒", strings.Repeat("x", 1024)} {
+				sum := sha256.Sum256([]byte(name))
+				answers(s, int64(binary.BigEndian.Uint64(sum[:8])), "select lock.key($1)", name)
+			}
+		})
+		t.Run("are listed with the first time they were locked", func(t *testing.T) {
+			s.exec("select lock.exclusive('listed')")
+			first := get[time.Time](admin, "select ts from lock.locked_keys where name = 'listed' and key = lock.key('listed')")
+			s.exec("select lock.shared('listed')")
+			answers(admin, first, "select ts from lock.locked_keys where name = 'listed'")
+		})
+		t.Run("win over numbers for an untyped parameter", func(t *testing.T) {
+			s.exec("select lock.exclusive('77')")
+			s.exec("select lock.exclusive(78)")
+			answers(admin, int64(2), "select count(*) from lock.locked_keys where (key, name) = (lock.key('77'), '77') or key = 78 and name is null")
+		})
+	})
+}
+
+func TestKeyWritesNothing(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	holder, s := e.session(t), e.session(t)
+	s.exec("select lock.exclusive(1), lock.exclusive('one'), lock.exclusive(2)")
+	holder.exec("begin")
+	holder.exec("select lock.exclusive(2)")
+	for _, call := range []string{
+		"lock.exclusive(1)", "lock.shared(1)", "lock.exclusive('one')", "lock.shared('one')", "lock.try_exclusive(1)", "lock.try_exclusive(1, '1 second')",
+		"lock.try_exclusive(2)", "lock.try_shared(2)",
+	} {
+		s.exec("begin")
+		s.exec("select " + call)
+		answers(s, true, "select pg_current_xact_id_if_assigned() is null")
+		s.exec("commit")
+	}
+	s.exec("begin")
+	s.exec("select lock.exclusive(3)")
+	answers(s, false, "select pg_current_xact_id_if_assigned() is null")
+	s.exec("commit")
+}
+
+func TestKeySharersOfANewKey(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	var sharers []*session
+	for range 8 {
+		s := e.session(t)
+		s.exec("begin")
+		s.exec("select lock.shared('new')")
+		sharers = append(sharers, s)
+	}
+	p := e.session(t).start("select lock.exclusive('new')").blocked()
+	for _, s := range sharers {
+		s.exec("commit")
+	}
+	p.ends()
+	answers(e.sessionAs(t, e.super), int64(1), "select count(*) from lock.locked_keys where name = 'new'")
+}
+
+func TestKeyGo(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *env) {
+		t.Run("db calls every function", func(t *testing.T) {
+			err := pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+				q := db.New(tx)
+				must(t, q.Exclusive(ctx, 1))
+				must(t, q.Shared(ctx, 2))
+				must(t, q.ExclusiveName(ctx, "one"))
+				must(t, q.SharedName(ctx, "two"))
+				must(t, q.ExclusiveAll(ctx, []string{"a", "b"}))
+				other := db.New(e.pool)
+				for _, got := range []struct {
+					want bool
+					call func() (bool, error)
+				}{
+					{false, func() (bool, error) {
+						return other.TryExclusive(ctx, db.TryExclusiveParams{Key: 1, Wait: 10 * time.Millisecond})
+					}},
+					{false, func() (bool, error) { return other.TryShared(ctx, db.TrySharedParams{Key: 1}) }},
+					{false, func() (bool, error) { return other.TryExclusiveName(ctx, db.TryExclusiveNameParams{Name: "two"}) }},
+					{e.sharersMeet(false), func() (bool, error) { return other.TrySharedName(ctx, db.TrySharedNameParams{Name: "two"}) }},
+					{true, func() (bool, error) { return q.Unlock(ctx, 1) }},
+					{true, func() (bool, error) { return q.UnlockName(ctx, "one") }},
+				} {
+					locked, err := got.call()
+					must(t, err)
+					if locked != got.want {
+						t.Errorf("got %v, want %v", locked, got.want)
+					}
+				}
+				key, err := q.Key(ctx, "two")
+				must(t, err)
+				answers(e.session(t), key, "select lock.key('two')")
+				engine, err := q.Engine(ctx)
+				must(t, err)
+				if engine != e.engine {
+					t.Errorf("engine %s", engine)
+				}
+				return nil
+			})
+			must(t, err)
+			forgotten, err := db.New(e.pool).Vacuum(ctx)
+			must(t, err)
+			if forgotten != 4 {
+				t.Errorf("vacuum forgot %d keys, want 2, two, a and b", forgotten)
+			}
+		})
+		t.Run("Exclusive excludes and Shared shares", func(t *testing.T) {
+			e.session(t).exec("select lock.exclusive('k'), lock.exclusive(-7)")
+			must(t, locks.Exclusive(ctx, e.pool, "k", func(pgx.Tx) error {
+				answers(e.session(t), false, "select lock.try_shared('k')")
+				return nil
+			}))
+			type account int64
+			must(t, locks.Shared(ctx, e.pool, account(-7), func(tx pgx.Tx) error {
+				answers(e.session(t), true, "select lock.try_shared(-7) and not lock.try_exclusive(-7)")
+				_, err := tx.Exec(ctx, "select lock.shared(8)")
+				return err
+			}))
+			answers(e.session(t), true, "select lock.try_exclusive('k') and lock.try_exclusive(-7) and lock.try_exclusive(8)")
+		})
+		t.Run("rolls back on an error and on a panic", func(t *testing.T) {
+			oops := fmt.Errorf("oops")
+			err := locks.Exclusive(ctx, e.pool, `k'"\`, func(pgx.Tx) error { return oops })
+			if err == nil || !strings.Contains(err.Error(), "oops") {
+				t.Fatal(err)
+			}
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("the panic was swallowed")
+					}
+				}()
+				locks.Exclusive(ctx, e.pool, `k'"\`, func(pgx.Tx) error { panic("oops") })
+			}()
+			answers(e.session(t), true, "select lock.try_exclusive($1::text)", `k'"\`)
+			answers(e.session(t), true, "select lock.try_exclusive($1::text)", `k'"\`)
+		})
+		t.Run("runs the closure again after 40001 and 40P01, and not for ever", func(t *testing.T) {
+			for _, state := range []string{"40001", "40P01", "23505"} {
+				calls := 0
+				err := locks.Exclusive(ctx, e.pool, 9, func(tx pgx.Tx) error {
+					calls++
+					if calls <= 3 {
+						_, err := tx.Exec(ctx, "do $$ begin raise sqlstate '"+state+"'; end $$")
+						return err
+					}
+					return nil
+				})
+				if retried := state != "23505"; retried != (err == nil) || retried != (calls == 4) {
+					t.Errorf("%s: %d calls, %v", state, calls, err)
+				}
+			}
+			calls := 0
+			err := locks.Exclusive(ctx, e.pool, 9, func(tx pgx.Tx) error {
+				calls++
+				return &pgconn.PgError{Code: "40001"}
+			})
+			if !locks.Retryable(err) || calls != 11 {
+				t.Errorf("%d calls, %v", calls, err)
+			}
+		})
+		t.Run("keeps the SQLSTATE and leaves nothing behind when refused", func(t *testing.T) {
+			never := func(pgx.Tx) error { t.Error("called"); return nil }
+			wantCode(t, locks.Exclusive(ctx, e.pool, "", never), "22023", "empty name")
+			wantCode(t, locks.Shared(ctx, e.pool, strings.Repeat("x", 1025), never), "22023", "long name")
+			wantCode(t, locks.Exclusive(ctx, e.pool, "a\x00b", never), "22021", "a NUL")
+			a := e.session(t)
+			a.exec("begin")
+			a.exec("select lock.exclusive('held')")
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			if err := locks.Exclusive(short, e.pool, "held", never); short.Err() == nil || err == nil {
+				t.Errorf("not cancelled: %v", err)
+			}
+			a.exec("commit")
+			must(t, locks.Exclusive(ctx, e.pool, "held", func(pgx.Tx) error { return nil }))
+		})
 	})
 }

@@ -470,7 +470,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    name_key  constant bigint := lock.key(exclusive.name);
+    name_key  constant bigint := lock.hash(exclusive.name);
 begin
     if lock.engine() = 'advisory' and not pg_is_in_recovery() then
         perform pg_advisory_xact_lock(lock.advisory_key(locked_keys.key))
@@ -534,6 +534,29 @@ comment on function lock.exclusive_all(text[]) is
     'Errors: 22004 null array or element, 22023 bad name, and those of lock.exclusive.';
 
 revoke all on function lock.exclusive_all(text[]) from public;
+
+-- file: sql/functions/key/hash.sql
+-- +goose StatementBegin
+-- hash is the key of a name, or null for a name that is null, empty or longer than 1024 bytes.
+create or replace function lock.hash(
+    name  text
+)
+returns bigint
+language sql
+immutable
+parallel safe
+as $$
+    select case
+        when octet_length(hash.name) between 1 and 1024
+        then ('x' || encode(substr(sha256(convert_to(hash.name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint
+    end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.hash(text) is
+    'Internal: the first 8 bytes of sha256 of a name, or null where lock.check_id would refuse the name.';
+
+revoke all on function lock.hash(text) from public;
 
 -- file: sql/functions/key/hold_advisory.sql
 -- +goose StatementBegin
@@ -607,6 +630,8 @@ revoke all on function lock.hold_advisory(bigint, text, boolean, interval) from 
 -- file: sql/functions/key/hold_key.sql
 -- +goose StatementBegin
 -- hold_key takes a key until the transaction ends, on whichever engine this database has; wait null waits for ever.
+--
+-- A name that lock.hash refuses comes here with a null key.
 create or replace function lock.hold_key(
     key     bigint,
     name    text,
@@ -621,6 +646,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if hold_key.key is null then
+        if hold_key.name is not null then
+            perform lock.check_id(hold_key.name, 'name');
+        end if;
         raise exception 'key must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass a bigint, or a name of 1 to 1024 bytes.';
@@ -718,12 +746,16 @@ returns bigint
 language plpgsql
 immutable
 parallel safe
+security definer
+set search_path = pg_catalog, pg_temp
 as $$
+declare
+    hash  constant bigint := lock.hash(key.name);
 begin
-    if key.name is null or key.name = '' or octet_length(key.name) > 1024 then
+    if hash is null then
         perform lock.check_id(key.name, 'name');
     end if;
-    return ('x' || encode(substr(sha256(convert_to(key.name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint;
+    return hash;
 end;
 $$;
 -- +goose StatementEnd
@@ -826,7 +858,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    name_key  constant bigint := lock.key(shared.name);
+    name_key  constant bigint := lock.hash(shared.name);
 begin
     if lock.engine() = 'advisory' and not pg_is_in_recovery() then
         perform pg_advisory_xact_lock_shared(lock.advisory_key(locked_keys.key))
@@ -895,7 +927,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    name_key  constant bigint := lock.key(try_exclusive.name);
+    name_key  constant bigint := lock.hash(try_exclusive.name);
 begin
     if try_exclusive.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
         if not pg_try_advisory_xact_lock(lock.advisory_key(name_key)) then
@@ -963,7 +995,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    name_key  constant bigint := lock.key(try_shared.name);
+    name_key  constant bigint := lock.hash(try_shared.name);
 begin
     if try_shared.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
         if not pg_try_advisory_xact_lock_shared(lock.advisory_key(name_key)) then
@@ -1001,8 +1033,11 @@ begin
     if unlock.key is null then
         perform lock.hold_key(null, null, false, null);
     end if;
-    if lock.engine() = 'advisory' and not lock.hold_advisory(unlock.key, null, false, '0') then
-        return false;
+    if lock.engine() = 'advisory' then
+        perform lock.check_primary();
+        if not pg_try_advisory_xact_lock(lock.advisory_key(unlock.key)) then
+            return false;
+        end if;
     end if;
     delete from lock.locked_keys
     where locked_keys.key in (
@@ -1018,7 +1053,7 @@ $$;
 
 comment on function lock.unlock(bigint) is
     'Forgets a key; call it by the exclusive holder. Returns true when its row of lock.locked_keys goes with this transaction''s commit, '
-    'false when it is not known or another transaction holds it. The lock itself ends with the transaction, not here, and calling unlock '
+    'false when it is not known or another transaction holds it (or, for a sharer on the advisory engine, waits for it). The lock itself ends with the transaction, not here, and calling unlock '
     'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
 revoke all on function lock.unlock(bigint) from public;
@@ -1240,6 +1275,9 @@ drop function if exists lock.hold_key(bigint, text, boolean, interval);
 
 -- gone: sql/functions/key/hold_advisory.sql
 drop function if exists lock.hold_advisory(bigint, text, boolean, interval);
+
+-- gone: sql/functions/key/hash.sql
+drop function if exists lock.hash(text);
 
 -- gone: sql/functions/key/exclusive_all.sql
 drop function if exists lock.exclusive_all(text[]);

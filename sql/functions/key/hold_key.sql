@@ -1,4 +1,6 @@
 -- hold_key takes a key until the transaction ends, on whichever engine this database has; wait null waits for ever.
+--
+-- A name that lock.hash refuses comes here with a null key.
 create or replace function lock.hold_key(
     key     bigint,
     name    text,
@@ -13,6 +15,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if hold_key.key is null then
+        if hold_key.name is not null then
+            perform lock.check_id(hold_key.name, 'name');
+        end if;
         raise exception 'key must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass a bigint, or a name of 1 to 1024 bytes.';

@@ -6,12 +6,16 @@ returns bigint
 language plpgsql
 immutable
 parallel safe
+security definer
+set search_path = pg_catalog, pg_temp
 as $$
+declare
+    hash  constant bigint := lock.hash(key.name);
 begin
-    if key.name is null or key.name = '' or octet_length(key.name) > 1024 then
+    if hash is null then
         perform lock.check_id(key.name, 'name');
     end if;
-    return ('x' || encode(substr(sha256(convert_to(key.name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint;
+    return hash;
 end;
 $$;
 

@@ -41,7 +41,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    name_key  constant bigint := lock.key(shared.name);
+    name_key  constant bigint := lock.hash(shared.name);
 begin
     if lock.engine() = 'advisory' and not pg_is_in_recovery() then
         perform pg_advisory_xact_lock_shared(lock.advisory_key(locked_keys.key))

@@ -43,7 +43,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    name_key  constant bigint := lock.key(try_shared.name);
+    name_key  constant bigint := lock.hash(try_shared.name);
 begin
     if try_shared.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
         if not pg_try_advisory_xact_lock_shared(lock.advisory_key(name_key)) then

@@ -15,8 +15,11 @@ begin
     if unlock.key is null then
         perform lock.hold_key(null, null, false, null);
     end if;
-    if lock.engine() = 'advisory' and not lock.hold_advisory(unlock.key, null, false, '0') then
-        return false;
+    if lock.engine() = 'advisory' then
+        perform lock.check_primary();
+        if not pg_try_advisory_xact_lock(lock.advisory_key(unlock.key)) then
+            return false;
+        end if;
     end if;
     delete from lock.locked_keys
     where locked_keys.key in (
@@ -31,7 +34,7 @@ $$;
 
 comment on function lock.unlock(bigint) is
     'Forgets a key; call it by the exclusive holder. Returns true when its row of lock.locked_keys goes with this transaction''s commit, '
-    'false when it is not known or another transaction holds it. The lock itself ends with the transaction, not here, and calling unlock '
+    'false when it is not known or another transaction holds it (or, for a sharer on the advisory engine, waits for it). The lock itself ends with the transaction, not here, and calling unlock '
     'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
 revoke all on function lock.unlock(bigint) from public;

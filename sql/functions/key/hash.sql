@@ -1,0 +1,19 @@
+-- hash is the key of a name, or null for a name that is null, empty or longer than 1024 bytes.
+create or replace function lock.hash(
+    name  text
+)
+returns bigint
+language sql
+immutable
+parallel safe
+as $$
+    select case
+        when octet_length(hash.name) between 1 and 1024
+        then ('x' || encode(substr(sha256(convert_to(hash.name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint
+    end;
+$$;
+
+comment on function lock.hash(text) is
+    'Internal: the first 8 bytes of sha256 of a name, or null where lock.check_id would refuse the name.';
+
+revoke all on function lock.hash(text) from public;

@@ -1,0 +1,91 @@
+package tests
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/seed4787c507/locks/db"
+)
+
+// publicFunctions is what lock.grant_to gives, by name: a new function has to be entered here, or into owners' or internal ones
+// by its comment.
+var publicFunctions = strings.Fields(`
+	engine exclusive exclusive_all key shared try_exclusive try_shared unlock vacuum
+`)
+
+// operatorFunctions stay with the owner of the schema.
+var operatorFunctions = strings.Fields(`grant_to revoke_from`)
+
+func TestRights(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	super := e.sessionAs(t, e.super)
+	names := func(sql string) string {
+		return get[string](super, "select coalesce(string_agg(distinct name, ' ' order by name), '') from ("+sql+") x (name)")
+	}
+	t.Run("every function has its place", func(t *testing.T) {
+		for _, c := range []struct{ what, filter, want string }{
+			{"public", "!~ '^(Internal|Operators):'", strings.Join(publicFunctions, " ")},
+			{"operators'", "~ '^Operators:'", strings.Join(operatorFunctions, " ")},
+		} {
+			got := names("select proname::text from pg_proc where pronamespace = 'lock'::regnamespace and prorettype <> 'trigger'::regtype and coalesce(obj_description(oid, 'pg_proc'), '') " + c.filter)
+			if want := get[string](super, "select string_agg(name, ' ' order by name) from unnest(string_to_array($1, ' ')) name", c.want); got != want {
+				t.Errorf("%s functions:\n got %s\nwant %s", c.what, got, want)
+			}
+		}
+	})
+	for what, sql := range map[string]string{
+		"functions without a comment":             "select oid::regprocedure::text from pg_proc where pronamespace = 'lock'::regnamespace and obj_description(oid, 'pg_proc') is null",
+		"relations without a comment":             "select relname::text from pg_class where relnamespace = 'lock'::regnamespace and relkind in ('r', 'v', 'S') and relname !~ '_seq$' and obj_description(oid, 'pg_class') is null",
+		"functions that PUBLIC may execute":       "select oid::regprocedure::text from pg_proc where pronamespace = 'lock'::regnamespace and has_function_privilege('public', oid, 'execute')",
+		"relations that PUBLIC may read":          "select oid::regclass::text from pg_class where relnamespace = 'lock'::regnamespace and relkind in ('r', 'v') and has_table_privilege('public', oid, 'select, insert, update, delete, truncate, references, trigger')",
+		"tables that the role may touch":          "select oid::regclass::text from pg_class where relnamespace = 'lock'::regnamespace and relkind in ('r', 'p') and has_table_privilege('locks_app', oid, 'select, insert, update, delete, truncate, references, trigger')",
+		"definer functions without a search_path": "select oid::regprocedure::text from pg_proc where pronamespace = 'lock'::regnamespace and prosecdef and not coalesce(proconfig, '{}') @> '{\"search_path=pg_catalog, pg_temp\"}'",
+		"strict functions":                        "select oid::regprocedure::text from pg_proc where pronamespace = 'lock'::regnamespace and proisstrict",
+		"functions granted against their comment": "select oid::regprocedure::text from pg_proc where pronamespace = 'lock'::regnamespace and has_function_privilege('locks_app', oid, 'execute') <> (coalesce(obj_description(oid, 'pg_proc'), '') !~ '^(Internal|Operators):' and prorettype <> 'trigger'::regtype)",
+		"views granted against their comment":     "select oid::regclass::text from pg_class where relnamespace = 'lock'::regnamespace and relkind = 'v' and has_table_privilege('locks_app', oid, 'select') <> (coalesce(obj_description(oid, 'pg_class'), '') !~ '^(Internal|Operators):')",
+		"schemas that PUBLIC may use":             "select 'lock' where has_schema_privilege('public', 'lock', 'usage')",
+	} {
+		if found := names(sql); found != "" {
+			t.Errorf("%s: %s", what, found)
+		}
+	}
+	t.Run("the checks above see a lapse", func(t *testing.T) {
+		super.exec("begin")
+		super.exec("create function lock.planted() returns integer language sql security definer as 'select 1'")
+		if names("select proname::text from pg_proc where pronamespace = 'lock'::regnamespace and has_function_privilege('public', oid, 'execute')") != "planted" {
+			t.Error("a function that PUBLIC may execute is not seen")
+		}
+		super.exec("rollback")
+	})
+	t.Run("grant_to and revoke_from", func(t *testing.T) {
+		super.exec(`do $$ begin create role "locks odd ""role" login; exception when duplicate_object then null; end $$`)
+		odd := e.sessionAs(t, strings.Replace(e.url, "locks_app@", "locks%20odd%20%22role@", 1))
+		owner := e.sessionAs(t, e.owner)
+		t.Cleanup(func() { e.admin.Exec(ctx, `select lock.revoke_from('locks odd "role')`) })
+		odd.fails("42501", "select lock.exclusive(1)")
+		owner.exec(`select lock.grant_to('locks odd "role')`)
+		odd.exec("select lock.exclusive(1)")
+		odd.fails("42501", "select lock.grant_to('locks_app')")
+		odd.fails("42501", "table lock.locked_keys")
+		owner.exec(`select lock.revoke_from('locks odd "role')`)
+		odd.fails("42501", "select lock.exclusive(1)")
+		owner.fails("42704", "select lock.grant_to('nobody at all')")
+		owner.fails("22004", "select lock.grant_to(null)")
+		owner.fails("22004", "select lock.revoke_from(null)")
+	})
+	t.Run("a later migration's functions reach the roles that were granted before", func(t *testing.T) {
+		owner := e.sessionAs(t, e.owner)
+		app := e.session(t)
+		owner.exec("create function lock.later() returns integer language sql as 'select 1'; revoke all on function lock.later() from public")
+		app.fails("42501", "select lock.later()")
+		latest := get[int](owner, "select max(number) from lock.migration")
+		owner.exec("select lock.end_migration($1, 'up')", latest)
+		answers(app, 1, "select lock.later()")
+	})
+	t.Run("an ordinary role calls through db", func(t *testing.T) {
+		if _, err := db.New(e.pool).Engine(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
