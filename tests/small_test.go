@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -273,4 +274,116 @@ func zoneAfterChange(s *session, forward bool) string {
 		zone = "format('AAA0BBB-1,%s,%s', " + other + ", " + change + ")"
 	}
 	return get[string](s, "select "+zone+" from (select now() at time zone 'UTC' - interval '12 hours' as utc) as ago")
+}
+
+func TestSmallStandby(t *testing.T) {
+	if target.own == nil {
+		t.Skip("needs a server of its own, to make a standby of it")
+	}
+	if _, err := os.Stat(target.own.BinDir + "/pg_basebackup"); err != nil {
+		t.Skip("pg_basebackup is not installed beside the server")
+	}
+	t.Parallel()
+	e := open(t, advisory)
+	e.session(t).exec("select lock.acquire_mutex('a'), lock.create_timeout('a', '1 hour'), lock.acquire_time_slot('a', '1 hour'), lock.create_throttled_resource('a', '1 hour')")
+	standby, err := target.own.Standby(ctx)
+	must(t, err)
+	t.Cleanup(func() { standby.Stop() })
+	config, err := pgx.ParseConfig(e.url)
+	must(t, err)
+	for user, calls := range map[string][]string{
+		"locks_app": {
+			"create_mutex('a')", "acquire_mutex('a')", "acquire_mutex('b')", "release_mutex('a')", "release_mutex('b')", "create_timeout('a', '1 hour')",
+			"acquire_timeout('a')", "acquire_time_slot('a', '1 hour')", "acquire_time_slot('b', '1 hour')",
+			"create_throttled_resource('a', '1 hour')", "lock_throttled_resource('a', 'why')",
+		},
+		"locks_owner": {
+			"force_release_mutex('a', 'why')", "force_release_timeout('a', 'why')", "force_release_time_slot('a', 'why')", "force_release_throttled_resource('a', 'why')",
+			"drop_unused_mutexes('1 day')", "drop_unused_timeouts('1 day')", "drop_unused_time_slots('1 day')", "drop_unused_throttled_resources('1 day')",
+		},
+	} {
+		s := e.sessionAs(t, standby.URL(user, config.Database))
+		for _, call := range calls {
+			s.fails("25006", "select lock."+call)
+		}
+	}
+}
+
+// No call scans or sorts: how many pages it touches does not grow with the rows.
+func TestSmallPlans(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	s := e.sessionAs(t, e.super)
+	const rows, few = 200000, 600
+	pages := func(call string) int {
+		t.Helper()
+		var plan []struct {
+			Plan struct {
+				Hit  int `json:"Shared Hit Blocks"`
+				Read int `json:"Shared Read Blocks"`
+			}
+		}
+		must(t, json.Unmarshal([]byte(get[string](s, "explain (analyze, buffers, format json) select lock."+call)), &plan))
+		return plan[0].Plan.Hit + plan[0].Plan.Read
+	}
+	for _, c := range []struct {
+		table, columns, values string
+		calls                  []string
+		drop                   string
+	}{
+		{"mutex", "task_id, released_at", "'id' || n, now()", []string{
+			"create_mutex('new')", "acquire_mutex('id77')", "acquire_mutex('id77')", "release_mutex('id77')", "release_mutex('id77')", "acquire_mutex('newer')",
+			"force_release_mutex('newer', 'test')",
+		}, "drop_unused_mutexes"},
+		{"timeout", "task_id, timeout", "'id' || n, '1 hour'", []string{
+			"create_timeout('new', '1 hour')", "create_timeout('id77', '2 hours')", "acquire_timeout('id77')", "acquire_timeout('id77')",
+			"force_release_timeout('id77', 'test')",
+		}, "drop_unused_timeouts"},
+		{"time_slot", "task_id, slot_start", "'id' || n, '2000-01-01'", []string{
+			"acquire_time_slot('new', '1 hour')", "acquire_time_slot('id77', '1 hour')", "acquire_time_slot('id77', '1 hour')",
+			"force_release_time_slot('id77', 'test')",
+		}, "drop_unused_time_slots"},
+		{"throttled_resource", "resource_id, throttle_interval", "'id' || n, '1 hour'", []string{
+			"create_throttled_resource('new', '1 hour')", "lock_throttled_resource('id77', 'test')", "lock_throttled_resource('id77', 'test')",
+			"force_release_throttled_resource('id77', 'test')",
+		}, "drop_unused_throttled_resources"},
+	} {
+		t.Run(c.table, func(t *testing.T) {
+			s.exec(fmt.Sprintf("insert into lock.%s (%s) select %s from generate_series(1, %d) n", c.table, c.columns, c.values, rows))
+			s.exec("vacuum analyze lock." + c.table)
+			if all := get[int](s, "select relpages from pg_class where oid = $1::text::regclass", "lock."+c.table); all < 2*few {
+				t.Fatalf("%d pages are too few to tell a scan from a look-up", all)
+			}
+			for _, call := range c.calls {
+				pages(call) // The first call of a session also reads the catalogue.
+				if n := pages(call); n > 100 {
+					t.Errorf("%s touched %d pages", call, n)
+				}
+			}
+			drop := func(want int) int {
+				t.Helper()
+				before := get[int](s, "select count(*)::integer from lock."+c.table)
+				n := pages(c.drop + "('30 days', 10)")
+				if after := get[int](s, "select count(*)::integer from lock."+c.table); before-after != want {
+					t.Fatalf("%s dropped %d, want %d", c.drop, before-after, want)
+				}
+				return n
+			}
+			drop(0)
+			if n := drop(0); n > few {
+				t.Errorf("%s touched %d pages to drop nothing", c.drop, n)
+			}
+			old := map[string]string{"mutex": "released_at = '2001-01-01'", "timeout": "ts = '-infinity'", "time_slot": "granted_at = '2001-01-01'",
+				"throttled_resource": "last_locked = '-infinity', last_locker_details = ''"}[c.table]
+			s.exec(fmt.Sprintf("update lock.%s set %s, unused_since = '2001-01-01'", c.table, old))
+			s.exec("vacuum analyze lock." + c.table)
+			if n := drop(10); n > few {
+				t.Errorf("%s touched %d pages to drop 10 of all", c.drop, n)
+			}
+			s.exec("drop index lock." + c.table + "_unused_since_idx")
+			if n := drop(10); n <= few {
+				t.Errorf("the checker does not see a missing index: %d pages", n)
+			}
+		})
+	}
 }
