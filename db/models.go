@@ -5,12 +5,29 @@
 package db
 
 import (
+	"encoding/json"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // What key locks are made of here; one row, written by the first migration, never to be changed. Read it by lock.engine().
 type ChosenEngine struct {
 	Engine string
+}
+
+// Every lock that an operator took away from its holder. Nothing deletes from it but its owner, by hand.
+type ForcedRelease struct {
+	ReleaseID int64
+	// mutex, timeout, time_slot or throttle.
+	Kind   string
+	ID     string
+	Reason string
+	// The role that logged in (session_user).
+	ReleasedBy string
+	ReleasedAt time.Time
+	// The row as it was: the holder, since when, until when.
+	Previous json.RawMessage
 }
 
 // Workers that listen and have nothing to do: their producers notify them. Worth nothing after a crash.
@@ -84,4 +101,96 @@ type LockedKey struct {
 type Migration struct {
 	Number    int32
 	AppliedAt time.Time
+}
+
+// Durable flags: acquired stays acquired until released, crash or not. lock.mutex_status is the view for everybody.
+type Mutex struct {
+	TaskID   string
+	Acquired bool
+	// What the holder passed as owner, or null.
+	Owner *string
+	// Since when it is acquired; null when it is not.
+	AcquiredAt *time.Time
+	// When it was last released, or made.
+	ReleasedAt time.Time
+	// lock.drop_unused_mutexes met it acquired, and will not look at it again before it is released.
+	SetAside bool
+	// The hour of released_at, in UTC.
+	UnusedSince pgtype.Timestamp
+}
+
+// Who holds which mutex, since when and for how long; released_at is its last release, or its making.
+type MutexStatus struct {
+	TaskID     string
+	Acquired   bool
+	Owner      *string
+	AcquiredAt *time.Time
+	HeldFor    *time.Duration
+	ReleasedAt time.Time
+}
+
+// Resources that are granted at most once per interval. lock.throttled_resource_status is the view for everybody.
+type ThrottledResource struct {
+	ResourceID       string
+	ThrottleInterval pgtype.Interval
+	// When it was last granted; -infinity: never, or released by force.
+	LastLocked pgtype.Timestamptz
+	// Who locked it last, and why; empty when last_locked is -infinity.
+	LastLockerDetails string
+	// The hour, in UTC, in which the last interval ends, or in which it was made.
+	UnusedSince pgtype.Timestamp
+}
+
+// Why and until when each resource is throttled: who locked it last, the time of the next grant (after free_at) and the time until then (free_in). clock_was_set_back: its time lies in the future.
+type ThrottledResourceStatus struct {
+	ResourceID        string
+	ThrottleInterval  pgtype.Interval
+	LastLocked        pgtype.Timestamptz
+	LastLockerDetails string
+	FreeAt            pgtype.Timestamptz
+	Throttled         bool
+	FreeIn            time.Duration
+	ClockWasSetBack   bool
+}
+
+// The newest slot of time that each task was granted. lock.time_slot_status is the view for everybody.
+type TimeSlot struct {
+	TaskID string
+	// The start of the newest slot granted; -infinity: forgotten by force.
+	SlotStart pgtype.Timestamptz
+	// How long that slot is. The next call may have another resolution.
+	Resolution time.Duration
+	GrantedAt  time.Time
+	// The hour, in UTC, in which the newest slot ends or in which it was granted, whichever is later.
+	UnusedSince pgtype.Timestamp
+}
+
+// The newest slot that each task was granted, and when; free_in: how long until the slot of now is a newer one, at the same resolution.
+type TimeSlotStatus struct {
+	TaskID    string
+	SlotStart pgtype.Timestamptz
+	SlotEnd   pgtype.Timestamptz
+	GrantedAt time.Time
+	FreeIn    time.Duration
+}
+
+// Locks that can be acquired again once their interval has passed. lock.timeout_status is the view for everybody.
+type Timeout struct {
+	TaskID string
+	// When it was last acquired; -infinity: never, or released by force.
+	Ts      pgtype.Timestamptz
+	Timeout pgtype.Interval
+	// The hour, in UTC, in which the last interval ends, or in which it was made.
+	UnusedSince pgtype.Timestamp
+}
+
+// Until when each timeout is locked: it can be acquired after free_at, in free_in. clock_was_set_back: its time lies in the future.
+type TimeoutStatus struct {
+	TaskID          string
+	Timeout         pgtype.Interval
+	Ts              pgtype.Timestamptz
+	FreeAt          pgtype.Timestamptz
+	Locked          bool
+	FreeIn          time.Duration
+	ClockWasSetBack bool
 }

@@ -13,12 +13,16 @@ var publicFunctions = strings.Fields(`
 	engine exclusive exclusive_all key shared try_exclusive try_shared unlock vacuum
 	producers start_idling stop_idling
 	acquire_lease assert_lease await_lease release_lease renew_lease
+	acquire_mutex create_mutex release_mutex acquire_timeout create_timeout acquire_time_slot
+	create_throttled_resource lock_throttled_resource
 `)
 
 // operatorFunctions stay with the owner of the schema.
 var operatorFunctions = strings.Fields(`
 	grant_to revoke_from
 	revoke_lease vacuum_leases
+	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource
+	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources
 `)
 
 func TestRights(t *testing.T) {

@@ -1,0 +1,71 @@
+package locks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks/db"
+)
+
+// A Mutex is a durable flag per task: acquired stays acquired until released, even when its holder crashes, so that the next
+// run is cancelled when the last one did not finish.
+type Mutex interface {
+	// Acquire returns true when this call acquired the mutex, and false when it is acquired: exactly one of any number of
+	// concurrent callers gets true. It makes a mutex that is new. It waits for a transaction that has acquired or released the
+	// mutex and not ended; cancel ctx, or set lock_timeout or statement_timeout, to bound that.
+	Acquire(ctx context.Context, taskID string) (bool, error)
+	// Release returns true when this call released the mutex, and false when it is not acquired, or by another owner.
+	Release(ctx context.Context, taskID string) (bool, error)
+}
+
+// NewMutex returns a Mutex of owner; with "" it belongs to nobody in particular, and whoever has no owner's name can release it.
+//
+// On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks for it (see Retryable), up
+// to 10 times. On a pgx.Tx or *pgx.Conn a call belongs to the caller's transaction: rolled back, it never happened, and
+// repeating is up to the caller. Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 a task or
+// owner that is empty or longer than 1024 bytes, 25006 a standby or read-only transaction, 40001 and 40P01 as above.
+func NewMutex(conn db.DBTX, owner string) Mutex {
+	m := mutex{conn: conn}
+	if owner != "" {
+		m.owner = &owner
+	}
+	return m
+}
+
+type mutex struct {
+	conn  db.DBTX
+	owner *string
+}
+
+func (m mutex) Acquire(ctx context.Context, taskID string) (bool, error) {
+	return ask(ctx, m.conn, "acquire mutex", taskID, func(q *db.Queries) (bool, error) {
+		return q.AcquireMutex(ctx, db.AcquireMutexParams{TaskID: taskID, Owner: m.owner})
+	})
+}
+
+func (m mutex) Release(ctx context.Context, taskID string) (bool, error) {
+	return ask(ctx, m.conn, "release mutex", taskID, func(q *db.Queries) (bool, error) {
+		return q.ReleaseMutex(ctx, db.ReleaseMutexParams{TaskID: taskID, Owner: m.owner})
+	})
+}
+
+// ask makes one call, and makes it again when the database asks for that and the call is a whole transaction.
+func ask(ctx context.Context, conn db.DBTX, verb, id string, call func(*db.Queries) (bool, error)) (bool, error) {
+	var answer bool
+	once := func() (err error) {
+		answer, err = call(db.New(conn))
+		return err
+	}
+	var err error
+	if _, whole := conn.(*pgxpool.Pool); whole {
+		err = retry(ctx, once)
+	} else {
+		err = once()
+	}
+	if err != nil {
+		return false, fmt.Errorf("locks: %s %.60q: %w", verb, id, err)
+	}
+	return answer, nil
+}

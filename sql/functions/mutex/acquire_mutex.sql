@@ -1,0 +1,70 @@
+-- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any number of callers wins.
+--
+-- A denial is one look at the row. A grab that would have to wait locks nothing (skip locked) and waits in the insert, which
+-- blocks on whoever is making or changing the row, and needs no transaction id to do so; then all starts again with a new
+-- look. So a caller that waited and lost has written nothing either.
+create or replace function lock.acquire_mutex(
+    task_id  text,
+    owner    text  default null
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    held     boolean;
+    attempt  integer;
+begin
+    if acquire_mutex.task_id is null
+        or octet_length(acquire_mutex.task_id) not between 1 and 1024
+        or octet_length(acquire_mutex.owner) not between 1 and 1024
+        or pg_is_in_recovery()
+    then
+        perform lock.check_primary();
+        perform lock.check_id(acquire_mutex.task_id, 'task_id');
+        perform lock.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
+    end if;
+    loop
+        select mutex.acquired into held
+        from lock.mutex
+        where mutex.task_id = acquire_mutex.task_id;
+        if held then
+            return false;
+        elsif found then
+            update lock.mutex
+            set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
+            where mutex.task_id = (
+                select idle.task_id
+                from lock.mutex as idle
+                where idle.task_id = acquire_mutex.task_id
+                  and not idle.acquired
+                for no key update skip locked
+            );
+            if found then
+                return true;
+            end if;
+        end if;
+        insert into lock.mutex (task_id, acquired, owner, acquired_at)
+        values (acquire_mutex.task_id, true, acquire_mutex.owner, clock_timestamp())
+        on conflict do nothing;
+        if found then
+            return true;
+        end if;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('mutex', acquire_mutex.task_id);
+        end if;
+    end loop;
+end;
+$$;
+
+comment on function lock.acquire_mutex(text, text) is
+    'Acquires a mutex (task_id: 1 to 1024 bytes) and returns true, or returns false when it is acquired; makes it when it is new. Exactly one of any number of concurrent callers gets true. '
+    'It stays acquired, crash or not, until lock.release_mutex by the same owner (text, or null for nobody in particular), or lock.force_release_mutex. Not re-entrant. '
+    'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end, because only then the answer is known. '
+    'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock when transactions acquire several in different orders, 55P03 lock_timeout. '
+    'After the SQL mutex (update ... and acquired != true) and the Redis one (zadd xx ch).';
+
+revoke all on function lock.acquire_mutex(text, text) from public;

@@ -1,0 +1,59 @@
+-- drop_unused_mutexes deletes mutexes that were released long ago; never one that is acquired.
+--
+-- Among the oldest rows there can be acquired ones, any number of them. A call that meets them sets them aside, out of the
+-- index that it walks, until they are released: so they are in the way once and not in every call. It goes on while it
+-- only met such rows, and therefore 0 means that nothing is left to drop.
+create or replace function lock.drop_unused_mutexes(
+    unused_for  interval,
+    max         integer   default 10000
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+declare
+    idle     text[];
+    held     text[];
+    dropped  bigint;
+    before   timestamp;
+begin
+    perform lock.check_drop(drop_unused_mutexes.unused_for, drop_unused_mutexes.max);
+    before := lock.unused_before(drop_unused_mutexes.unused_for);
+    loop
+        select
+            array_agg(oldest.task_id) filter (where not oldest.acquired and oldest.released_at at time zone 'UTC' < before),
+            array_agg(oldest.task_id) filter (where oldest.acquired)
+        into idle, held
+        from (
+            select mutex.task_id, mutex.acquired, mutex.released_at
+            from lock.mutex
+            where mutex.unused_since <= before
+              and not mutex.set_aside
+            order by mutex.unused_since
+            limit drop_unused_mutexes.max
+            for update skip locked
+        ) as oldest;
+        delete from lock.mutex
+        where mutex.task_id = any(idle);
+        get diagnostics dropped = row_count;
+        update lock.mutex
+        set set_aside = true
+        where mutex.task_id = any(held);
+        if dropped > 0 or held is null then
+            return dropped;
+        end if;
+    end loop;
+end;
+$$;
+
+comment on function lock.drop_unused_mutexes(interval, integer) is
+    'Operators: deletes at most max mutexes that were made or last released at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
+    'Never one that is acquired, never waits. The next acquire makes a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.drop_unused_mutexes(interval, integer) from public;

@@ -1,0 +1,44 @@
+-- force_release_mutex takes a mutex away from whoever acquired it, and records who did so and why.
+create or replace function lock.force_release_mutex(
+    task_id  text,
+    reason   text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    previous  jsonb;
+begin
+    perform lock.check_id(force_release_mutex.task_id, 'task_id');
+    perform lock.check_id(trim(force_release_mutex.reason), 'reason');
+    select to_jsonb(mutex) into previous
+    from lock.mutex
+    where mutex.task_id = force_release_mutex.task_id
+      and mutex.acquired
+    for no key update;
+    if not found then
+        return false;
+    end if;
+    update lock.mutex
+    set
+        acquired = false,
+        owner = null,
+        acquired_at = null,
+        released_at = clock_timestamp(),
+        set_aside = false,
+        unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
+    where mutex.task_id = force_release_mutex.task_id;
+    perform lock.record_forced_release('mutex', force_release_mutex.task_id, force_release_mutex.reason, previous);
+    return true;
+end;
+$$;
+
+comment on function lock.force_release_mutex(text, text) is
+    'Operators: releases a mutex whoever acquired it and returns true; false when it is not acquired. lock.forced_release records the operator, the reason (1 to 1024 bytes), '
+    'and the owner and time of the acquisition. The holder is not told: make sure that it is gone. Waits for a transaction that is releasing it. '
+    'Errors: 22004, 22023 bad task_id or reason, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.force_release_mutex(text, text) from public;

@@ -1,0 +1,29 @@
+-- check_drop refuses bad arguments of the functions that drop unused ids.
+create or replace function lock.check_drop(
+    unused_for  interval,
+    max         integer
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock.check_primary();
+    perform lock.check_length(check_drop.unused_for, 'unused_for', false);
+    if check_drop.max is null then
+        raise exception 'max must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass how many ids one call may drop.';
+    elsif check_drop.max < 1 then
+        raise exception 'max must be at least 1, not %', check_drop.max
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass how many ids one call may drop.';
+    end if;
+end;
+$$;
+
+comment on function lock.check_drop(interval, integer) is
+    'Internal: refuses a bad unused_for (as lock.check_length does) or max (22004, 22023).';
+
+revoke all on function lock.check_drop(interval, integer) from public;

@@ -1,0 +1,16 @@
+-- unused_before is the last full hour, in UTC, all of which is at least unused_for ago.
+create or replace function lock.unused_before(
+    unused_for  interval
+)
+returns timestamp
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select clock_timestamp() at time zone 'UTC' - unused_before.unused_for - interval '1 hour';
+$$;
+
+comment on function lock.unused_before(interval) is
+    'Internal: what a column unused_since, which holds the start of an hour in UTC, must not exceed.';
+
+revoke all on function lock.unused_before(interval) from public;

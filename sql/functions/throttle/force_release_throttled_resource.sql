@@ -1,0 +1,40 @@
+-- force_release_throttled_resource lets a resource be locked at once, and records who did so and why.
+create or replace function lock.force_release_throttled_resource(
+    resource_id  text,
+    reason       text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    previous  lock.throttled_resource;
+begin
+    perform lock.check_id(force_release_throttled_resource.resource_id, 'resource_id');
+    perform lock.check_id(trim(force_release_throttled_resource.reason), 'reason');
+    select * into previous
+    from lock.throttled_resource
+    where throttled_resource.resource_id = force_release_throttled_resource.resource_id
+    for no key update;
+    if not found then
+        raise exception 'throttled resource "%" was never created', force_release_throttled_resource.resource_id
+            using errcode = 'no_data_found',
+                  hint = 'select resource_id from lock.throttled_resource lists what there is.';
+    elsif previous.last_locked at time zone 'UTC' + previous.throttle_interval < clock_timestamp() at time zone 'UTC' then
+        return false;
+    end if;
+    update lock.throttled_resource
+    set last_locked = '-infinity', last_locker_details = ''
+    where throttled_resource.resource_id = force_release_throttled_resource.resource_id;
+    perform lock.record_forced_release('throttle', force_release_throttled_resource.resource_id, force_release_throttled_resource.reason, to_jsonb(previous));
+    return true;
+end;
+$$;
+
+comment on function lock.force_release_throttled_resource(text, text) is
+    'Operators: lets a resource be locked at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
+    'Waits for a transaction that has just locked it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.force_release_throttled_resource(text, text) from public;

@@ -1,0 +1,73 @@
+-- lock_throttled_resource returns true when the resource was not granted within its interval, and never waits to say so.
+--
+-- The first look denies without a lock. The row is then taken with skip locked: one that another open transaction has
+-- granted, or is granting, is a denial as well, whether that transaction commits or not. The sum is made in UTC, so that
+-- days and months do not depend on the session's time zone.
+create or replace function lock.lock_throttled_resource(
+    resource_id  text,
+    details      text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    right_now  constant timestamptz := clock_timestamp();
+    passed     boolean;
+    ahead      boolean;
+begin
+    if lock_throttled_resource.resource_id is null
+        or octet_length(lock_throttled_resource.resource_id) not between 1 and 1024
+        or lock_throttled_resource.details is null
+        or octet_length(lock_throttled_resource.details) > 1024
+        or trim(lock_throttled_resource.details) = ''
+        or pg_is_in_recovery()
+    then
+        perform lock.check_primary();
+        perform lock.check_id(lock_throttled_resource.resource_id, 'resource_id');
+        perform lock.check_id(lock_throttled_resource.details, 'details');
+        perform lock.check_id(trim(lock_throttled_resource.details), 'details');
+    end if;
+    select
+        throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC',
+        throttled_resource.last_locked > right_now
+    into passed, ahead
+    from lock.throttled_resource
+    where throttled_resource.resource_id = lock_throttled_resource.resource_id;
+    if not found then
+        raise exception 'throttled resource "%" was never created', lock_throttled_resource.resource_id
+            using errcode = 'no_data_found',
+                  hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
+    elsif not passed then
+        if ahead then
+            perform lock.pull_back_throttled_resource(lock_throttled_resource.resource_id);
+        end if;
+        return false;
+    end if;
+    update lock.throttled_resource
+    set
+        last_locked = right_now,
+        last_locker_details = lock_throttled_resource.details,
+        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
+    where throttled_resource.resource_id = (
+        select due.resource_id
+        from lock.throttled_resource as due
+        where due.resource_id = lock_throttled_resource.resource_id
+          and due.last_locked at time zone 'UTC' + due.throttle_interval < right_now at time zone 'UTC'
+        for no key update skip locked
+    );
+    return found;
+end;
+$$;
+
+comment on function lock.lock_throttled_resource(text, text) is
+    'Grants a resource made by lock.create_throttled_resource (resource_id: 1 to 1024 bytes) at most once per its interval: true when last_locked + throttle_interval < now by the database''s clock, strictly and to the microsecond, and then stores now and details '
+    '(who and why, 1 to 1024 bytes, not blank); else false. Never waits: a resource that an open transaction has just locked is denied at once, whether that transaction commits or not. '
+    'The grant is part of the transaction: rolled back, it never was, so commit at once and work afterwards. A denial writes nothing. '
+    'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
+    'Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
+    'After the time-locked resources in PostgreSQL (for update skip locked).';
+
+revoke all on function lock.lock_throttled_resource(text, text) from public;

@@ -1,0 +1,40 @@
+-- pull_back_throttled_resource brings a time that lies far in the future back to now, because the clock was set back since it was stored.
+--
+-- Nothing is granted early: the grant was made before now, so a full interval from now is at least one from the grant. The
+-- margin keeps it from steps of milliseconds and from servers whose clocks differ. A row that somebody holds is left alone.
+create or replace function lock.pull_back_throttled_resource(
+    resource_id  text
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    right_now  constant timestamptz := clock_timestamp();
+begin
+    if current_setting('transaction_read_only')::boolean then
+        return;
+    end if;
+    update lock.throttled_resource
+    set
+        last_locked = right_now,
+        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
+    where throttled_resource.resource_id = (
+        select ahead.resource_id
+        from lock.throttled_resource as ahead
+        where ahead.resource_id = pull_back_throttled_resource.resource_id
+          and ahead.last_locked at time zone 'UTC' > right_now at time zone 'UTC' + ahead.throttle_interval + interval '1 minute'
+        for no key update skip locked
+    );
+    if found then
+        raise log 'throttled resource "%" was locked in the future: the clock was set back; it is denied for one interval from now', pull_back_throttled_resource.resource_id;
+    end if;
+end;
+$$;
+
+comment on function lock.pull_back_throttled_resource(text) is
+    'Internal: sets last_locked to now when it lies more than the interval and a minute in the future.';
+
+revoke all on function lock.pull_back_throttled_resource(text) from public;

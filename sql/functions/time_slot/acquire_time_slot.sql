@@ -1,0 +1,95 @@
+-- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted before.
+--
+-- Waiting is as in acquire_mutex: in the insert, without a transaction id. date_bin cuts time at the epoch, and
+-- takes a day for 24 hours; some versions put an exact multiple before 1970 one slot too early, which is put right below.
+create or replace function lock.acquire_time_slot(
+    task_id     text,
+    resolution  interval,
+    at          timestamptz  default null
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    slot     timestamptz;
+    newest   timestamptz;
+    attempt  integer;
+begin
+    if acquire_time_slot.task_id is null
+        or octet_length(acquire_time_slot.task_id) not between 1 and 1024
+        or acquire_time_slot.resolution is null
+        or acquire_time_slot.resolution not between interval '1 microsecond' and interval '1000 days'
+        or extract(month from acquire_time_slot.resolution) <> 0
+        or extract(year from acquire_time_slot.resolution) <> 0
+        or not isfinite(acquire_time_slot.at)
+        or pg_is_in_recovery()
+    then
+        perform lock.check_primary();
+        perform lock.check_id(acquire_time_slot.task_id, 'task_id');
+        perform lock.check_length(acquire_time_slot.resolution, 'resolution', true);
+        if not isfinite(acquire_time_slot.at) then
+            raise exception 'at must be finite, not %', acquire_time_slot.at
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass the time of a data point, or leave it out for now.';
+        end if;
+    end if;
+    loop
+        slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, clock_timestamp()), timestamptz 'epoch');
+        if acquire_time_slot.at < timestamptz 'epoch'
+            and slot at time zone 'UTC' + acquire_time_slot.resolution <= acquire_time_slot.at at time zone 'UTC'
+        then
+            slot := acquire_time_slot.at;
+        end if;
+        select time_slot.slot_start into newest
+        from lock.time_slot
+        where time_slot.task_id = acquire_time_slot.task_id;
+        if newest >= slot then
+            return false;
+        elsif found then
+            update lock.time_slot
+            set
+                slot_start = slot,
+                resolution = acquire_time_slot.resolution,
+                granted_at = clock_timestamp(),
+                unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
+            where time_slot.task_id = (
+                select older.task_id
+                from lock.time_slot as older
+                where older.task_id = acquire_time_slot.task_id
+                  and older.slot_start < slot
+                for no key update skip locked
+            );
+            if found then
+                return true;
+            end if;
+        end if;
+        insert into lock.time_slot (task_id, slot_start, resolution, unused_since)
+        values (
+            acquire_time_slot.task_id,
+            slot,
+            acquire_time_slot.resolution,
+            date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
+        )
+        on conflict do nothing;
+        if found then
+            return true;
+        end if;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('time slot', acquire_time_slot.task_id);
+        end if;
+    end loop;
+end;
+$$;
+
+comment on function lock.acquire_time_slot(text, interval, timestamptz) is
+    'Acquires the slot of time that holds at (default: now by the database''s clock) and returns true when it is newer than every slot granted before to this task_id (1 to 1024 bytes; made when it is new), else false: the first write wins. '
+    'Slots are resolution long (over 0, up to 1000 years, no months; a day is 24 hours) and aligned to the epoch, start included and end not. Another resolution than before is fine. '
+    'Exactly one of any number of concurrent callers gets true. The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired a slot and not ended, the call waits for that end. '
+    'Errors: 22004, 22023 bad arguments, 22008 at the ends of time, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
+    'After the Redis timeout lock (zadd gt ch with the score floor(ts / timeout)).';
+
+revoke all on function lock.acquire_time_slot(text, interval, timestamptz) from public;

@@ -1,0 +1,82 @@
+-- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
+--
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone. Waiting is as in acquire_mutex:
+-- in the insert, without a transaction id; it succeeds only when the row was dropped meanwhile, and then makes it again, as
+-- if the grant had come before the drop.
+create or replace function lock.acquire_timeout(
+    task_id  text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    right_now  timestamptz;
+    length     interval;
+    passed     boolean;
+    ahead      boolean;
+    attempt    integer;
+begin
+    if acquire_timeout.task_id is null
+        or octet_length(acquire_timeout.task_id) not between 1 and 1024
+        or pg_is_in_recovery()
+    then
+        perform lock.check_primary();
+        perform lock.check_id(acquire_timeout.task_id, 'task_id');
+    end if;
+    loop
+        right_now := clock_timestamp();
+        select
+            timeout.timeout,
+            timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC',
+            timeout.ts > right_now
+        into length, passed, ahead
+        from lock.timeout
+        where timeout.task_id = acquire_timeout.task_id;
+        if not found then
+            raise exception 'timeout "%" was never created', acquire_timeout.task_id
+                using errcode = 'no_data_found',
+                      hint = 'Create it once with lock.create_timeout(task_id, timeout).';
+        elsif not passed then
+            if ahead then
+                perform lock.pull_back_timeout(acquire_timeout.task_id);
+            end if;
+            return false;
+        end if;
+        update lock.timeout
+        set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+        where timeout.task_id = (
+            select due.task_id
+            from lock.timeout as due
+            where due.task_id = acquire_timeout.task_id
+              and due.ts at time zone 'UTC' + due.timeout < right_now at time zone 'UTC'
+            for no key update skip locked
+        );
+        if found then
+            return true;
+        end if;
+        insert into lock.timeout (task_id, ts, timeout, unused_since)
+        values (acquire_timeout.task_id, right_now, length, date_trunc('hour', right_now at time zone 'UTC' + length))
+        on conflict do nothing;
+        if found then
+            return true;
+        end if;
+        attempt := coalesce(attempt, 0) + 1;
+        if attempt = 100 then
+            perform lock.give_up('timeout', acquire_timeout.task_id);
+        end if;
+    end loop;
+end;
+$$;
+
+comment on function lock.acquire_timeout(text) is
+    'Acquires a timeout made by lock.create_timeout (task_id: 1 to 1024 bytes): true when ts + timeout < now by the database''s clock, strictly and to the microsecond, and then ts = now; else false. '
+    'Exactly one of any number of concurrent callers gets true. Nobody releases it: it can be acquired again when its interval has passed. '
+    'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end. '
+    'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
+    'Errors: 22004, 22023 bad task_id, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
+    'After the SQL timeout lock (update ... and ts + timeout < now).';
+
+revoke all on function lock.acquire_timeout(text) from public;

@@ -1,0 +1,47 @@
+-- create_timeout makes a timeout that can be acquired at once; false when it exists, which then has the new interval.
+create or replace function lock.create_timeout(
+    task_id  text,
+    timeout  interval
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock.check_primary();
+    perform lock.check_id(create_timeout.task_id, 'task_id');
+    perform lock.check_length(create_timeout.timeout, 'timeout', false);
+    -- As text, because 1 month and 30 days are equal as intervals.
+    perform
+    from lock.timeout
+    where timeout.task_id = create_timeout.task_id
+      and timeout.timeout::text = create_timeout.timeout::text;
+    if found then
+        return false;
+    end if;
+    insert into lock.timeout (task_id, timeout)
+    values (create_timeout.task_id, create_timeout.timeout)
+    on conflict do nothing;
+    if found then
+        return true;
+    end if;
+    update lock.timeout
+    set
+        timeout = create_timeout.timeout,
+        unused_since = greatest(timeout.unused_since, date_trunc('hour', timeout.ts at time zone 'UTC' + create_timeout.timeout))
+    where timeout.task_id = create_timeout.task_id;
+    if not found then
+        perform lock.give_up('timeout', create_timeout.task_id);
+    end if;
+    return false;
+end;
+$$;
+
+comment on function lock.create_timeout(text, interval) is
+    'Makes a timeout (task_id: 1 to 1024 bytes; timeout: over 0, up to 1000 years) that can be acquired at once and returns true. When it exists, returns false, and it has the new interval, which counts from the last grant. '
+    'A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists with this interval. Waits for a transaction that is making, changing or acquiring it. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped.';
+
+revoke all on function lock.create_timeout(text, interval) from public;

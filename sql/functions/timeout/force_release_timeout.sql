@@ -1,0 +1,40 @@
+-- force_release_timeout lets a timeout be acquired at once, and records who did so and why.
+create or replace function lock.force_release_timeout(
+    task_id  text,
+    reason   text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    previous  lock.timeout;
+begin
+    perform lock.check_id(force_release_timeout.task_id, 'task_id');
+    perform lock.check_id(trim(force_release_timeout.reason), 'reason');
+    select * into previous
+    from lock.timeout
+    where timeout.task_id = force_release_timeout.task_id
+    for no key update;
+    if not found then
+        raise exception 'timeout "%" was never created', force_release_timeout.task_id
+            using errcode = 'no_data_found',
+                  hint = 'select task_id from lock.timeout lists what there is.';
+    elsif previous.ts at time zone 'UTC' + previous.timeout < clock_timestamp() at time zone 'UTC' then
+        return false;
+    end if;
+    update lock.timeout
+    set ts = '-infinity'
+    where timeout.task_id = force_release_timeout.task_id;
+    perform lock.record_forced_release('timeout', force_release_timeout.task_id, force_release_timeout.reason, to_jsonb(previous));
+    return true;
+end;
+$$;
+
+comment on function lock.force_release_timeout(text, text) is
+    'Operators: lets a timeout be acquired at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
+    'Waits for a transaction that has just acquired it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.force_release_timeout(text, text) from public;

@@ -1,0 +1,38 @@
+-- pull_back_timeout brings a time that lies far in the future back to now, because the clock was set back since it was stored.
+--
+-- Nothing is granted early: the grant was made before now, so a full interval from now is at least one from the grant. The
+-- margin keeps it from steps of milliseconds and from servers whose clocks differ. A row that somebody holds is left alone.
+create or replace function lock.pull_back_timeout(
+    task_id  text
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    right_now  constant timestamptz := clock_timestamp();
+begin
+    if current_setting('transaction_read_only')::boolean then
+        return;
+    end if;
+    update lock.timeout
+    set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+    where timeout.task_id = (
+        select ahead.task_id
+        from lock.timeout as ahead
+        where ahead.task_id = pull_back_timeout.task_id
+          and ahead.ts at time zone 'UTC' > right_now at time zone 'UTC' + ahead.timeout + interval '1 minute'
+        for no key update skip locked
+    );
+    if found then
+        raise log 'timeout "%" was acquired in the future: the clock was set back; it is denied for one interval from now', pull_back_timeout.task_id;
+    end if;
+end;
+$$;
+
+comment on function lock.pull_back_timeout(text) is
+    'Internal: sets ts to now when it lies more than the interval and a minute in the future.';
+
+revoke all on function lock.pull_back_timeout(text) from public;

@@ -1,0 +1,79 @@
+package main
+
+const someID = "\\set n random(1, 100000)\n"
+
+// small compares the four small kinds with the bare statements that they are made of.
+func init() {
+	ids := "from generate_series(1, 100000) n"
+	flags := []string{
+		"create table flag (id text primary key, acquired boolean not null) with (fillfactor = 80)",
+		"insert into flag select 'id' || n, false " + ids,
+	}
+	times := []string{
+		"create table stamp (id text primary key, ts timestamptz not null, timeout interval not null, details text) with (fillfactor = 80)",
+		"insert into stamp select 'id' || n, '-infinity', '1 microsecond' " + ids,
+	}
+	look := script{name: "select by primary key", sql: someID + "select acquired from flag where id = ('id' || :n)::text;"}
+	lookAtOne := script{name: "select by primary key", sql: "select acquired from flag where id = 'id1';"}
+	comparisons = append(comparisons,
+		comparison{kind: "mutex", name: "acquire and release, 100,000 ids",
+			setup: append(flags, "insert into lock.mutex (task_id) select 'id' || n "+ids),
+			scripts: []script{
+				{name: "update, update", sql: someID + `update flag set acquired = true where id = ('id' || :n)::text and acquired != true;
+update flag set acquired = false where id = ('id' || :n)::text and acquired != false;`},
+				{name: "lock.acquire_mutex, lock.release_mutex", sql: someID + `select lock.acquire_mutex(('id' || :n)::text);
+select lock.release_mutex(('id' || :n)::text);`, atLeast: 0.85},
+			}},
+		comparison{kind: "mutex", name: "denied, 100,000 ids",
+			setup: append(flags, "insert into lock.mutex (task_id, acquired, owner, acquired_at) select 'id' || n, true, 'somebody', now() "+ids),
+			scripts: []script{look,
+				{name: "lock.acquire_mutex", sql: someID + "select lock.acquire_mutex(('id' || :n)::text);", atLeast: 0.6},
+				{name: "lock.release_mutex", sql: someID + "select lock.release_mutex(('id' || :n)::text);", atLeast: 0.6},
+			}},
+		comparison{kind: "mutex", name: "denied, one id",
+			setup: append(flags, "select lock.acquire_mutex('id1', 'somebody')"),
+			scripts: []script{lookAtOne,
+				{name: "lock.acquire_mutex", sql: "select lock.acquire_mutex('id1');", atLeast: 0.6},
+			}},
+		comparison{kind: "timeout", name: "acquire, 100,000 ids",
+			setup: append(times, "insert into lock.timeout (task_id, timeout) select 'id' || n, '1 microsecond' "+ids),
+			scripts: []script{
+				{name: "update", sql: someID + "update stamp set ts = clock_timestamp() where id = ('id' || :n)::text and ts + timeout < clock_timestamp();"},
+				{name: "lock.acquire_timeout", sql: someID + "select lock.acquire_timeout(('id' || :n)::text);", atLeast: 0.85},
+			}},
+		comparison{kind: "timeout", name: "denied, 100,000 ids",
+			setup: append(flags, "insert into lock.timeout (task_id, ts, timeout) select 'id' || n, now(), '1 year' "+ids),
+			scripts: []script{look,
+				{name: "lock.acquire_timeout", sql: someID + "select lock.acquire_timeout(('id' || :n)::text);", atLeast: 0.6},
+			}},
+		comparison{kind: "time_slot", name: "acquire, 100,000 ids",
+			setup: append(times, "insert into lock.time_slot (task_id, slot_start) select 'id' || n, '2000-01-01' "+ids),
+			scripts: []script{
+				{name: "update", sql: someID + "update stamp set ts = clock_timestamp() where id = ('id' || :n)::text and ts < clock_timestamp();"},
+				{name: "lock.acquire_time_slot", sql: someID + "select lock.acquire_time_slot(('id' || :n)::text, '1 microsecond');", atLeast: 0.85},
+			}},
+		comparison{kind: "time_slot", name: "denied, 100,000 ids",
+			setup: append(flags, "insert into lock.time_slot (task_id, slot_start) select 'id' || n, now() + interval '1 day' "+ids),
+			scripts: []script{look,
+				{name: "lock.acquire_time_slot", sql: someID + "select lock.acquire_time_slot(('id' || :n)::text, '1 minute');", atLeast: 0.6},
+			}},
+		comparison{kind: "throttle", name: "lock, 100,000 ids",
+			setup: append(times, "insert into lock.throttled_resource (resource_id, throttle_interval) select 'id' || n, '1 microsecond' "+ids),
+			scripts: []script{
+				{name: "the published update", sql: someID + `update stamp set ts = statement_timestamp(), details = 'bench' where id = (
+	select id from stamp where id = ('id' || :n)::text and ts + timeout < statement_timestamp() for update skip locked);`},
+				{name: "lock.lock_throttled_resource", sql: someID + "select lock.lock_throttled_resource(('id' || :n)::text, 'bench');", atLeast: 0.85},
+			}},
+		comparison{kind: "throttle", name: "denied, 100,000 ids",
+			setup: append(flags, "insert into lock.throttled_resource (resource_id, throttle_interval, last_locked, last_locker_details) select 'id' || n, '1 year', now(), 'bench' "+ids),
+			scripts: []script{look,
+				{name: "lock.lock_throttled_resource", sql: someID + "select lock.lock_throttled_resource(('id' || :n)::text, 'bench');", atLeast: 0.6},
+			}},
+		comparison{kind: "throttle", name: "denied by an open transaction, one id",
+			setup: append(flags, "select lock.create_throttled_resource('id1', '1 minute')"),
+			hold:  []string{"select lock.lock_throttled_resource('id1', 'bench')"},
+			scripts: []script{lookAtOne,
+				{name: "lock.lock_throttled_resource", sql: "select lock.lock_throttled_resource('id1', 'bench');"},
+			}},
+	)
+}
