@@ -4,8 +4,10 @@ go 1.26.0
 
 require (
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/pganalyze/pg_query_go/v6 v6.2.5
 	github.com/pressly/goose/v3 v3.29.0
 	github.com/seed4787c507/locks v0.0.0
+	google.golang.org/protobuf v1.36.12
 )
 
 require (
