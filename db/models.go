@@ -13,6 +13,14 @@ type ChosenEngine struct {
 	Engine string
 }
 
+// The row type of what lock.check() answers. Always empty.
+type Finding struct {
+	Severity string
+	Subject  string
+	Finding  string
+	Remedy   string
+}
+
 // Every key that was locked and is not yet forgotten by lock.unlock or lock.vacuum. The lock itself on the row engine, a directory of names on the advisory engine.
 type LockedKey struct {
 	Key int64

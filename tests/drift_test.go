@@ -165,7 +165,7 @@ func TestDriftOfTheCatalogue(t *testing.T) {
 		}
 		inCatalogue := map[string]bool{}
 		for _, line := range migrated {
-			if m := regexp.MustCompile(`^function lock\.(\w+)\(`).FindStringSubmatch(line); m != nil {
+			if m := regexp.MustCompile(`^function lock\."?(\w+)"?\(`).FindStringSubmatch(line); m != nil {
 				inCatalogue[m[1]] = true
 				if !inFiles[m[1]] {
 					t.Errorf("lock.%s has no file", m[1])

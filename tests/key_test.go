@@ -531,6 +531,7 @@ func TestKeyStandby(t *testing.T) {
 		must(t, err)
 		s := e.sessionAs(t, standby.URL("locks_app", config.Database))
 		answers(s, true, "select pg_is_in_recovery()")
+		answers(s, true, "select exists (select from lock.check() where subject = 'standby')")
 		for _, call := range []string{
 			"lock.exclusive(1)", "lock.shared(1)", "lock.exclusive('a')", "lock.shared('a')", "lock.try_exclusive(1)", "lock.try_shared(1)",
 			"lock.try_exclusive('a', '1 second')", "lock.try_shared('a')", "lock.exclusive_all('{a}')", "lock.unlock(1)", "lock.unlock('a')",

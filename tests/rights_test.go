@@ -10,7 +10,7 @@ import (
 // publicFunctions is what lock.grant_to gives, by name: a new function has to be entered here, or into owners' or internal ones
 // by its comment.
 var publicFunctions = strings.Fields(`
-	engine exclusive exclusive_all key shared try_exclusive try_shared unlock vacuum
+	check engine exclusive exclusive_all key shared try_exclusive try_shared unlock vacuum
 `)
 
 // operatorFunctions stay with the owner of the schema.
