@@ -72,3 +72,7 @@ lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, plpgsq
 	cd tests && go vet ./... && $(BIN)/staticcheck ./...
 	$(BIN)/sqlc compile
 	cd tests && go test -count=1 -v -run TestLint . ./yugacheck | grep -vE '^=== '
+
+.PHONY: demo
+demo: $(BIN)/goose ## show the locks at work, on DATABASE_URL or a server of its own (KEEP=1: leave that up)
+	@cd tests && go run ./cmd/demo $(if $(KEEP),-keep)

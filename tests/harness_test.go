@@ -60,8 +60,15 @@ func run(m *testing.M) int {
 		if target.url == "" {
 			return refuse(name, errors.New("LOCKS_TEST_URL is not set"))
 		}
+	case "container":
+		url, stop, err := server.Container(ctx, "")
+		if err != nil {
+			return refuse(name, err)
+		}
+		defer stop()
+		target.url = url
 	default:
-		return refuse(name, errors.New("LOCKS_TEST_TARGET must be local or url"))
+		return refuse(name, errors.New("LOCKS_TEST_TARGET must be local, url or container"))
 	}
 	if err := prepare(); err != nil {
 		return refuse(name, err)
@@ -336,13 +343,19 @@ func (p *pending) blocked() *pending {
 			p.s.t.Fatalf("%s did not wait: %v", p.sql, err)
 		default:
 		}
-		var waiting bool
-		err := p.s.e.admin.QueryRow(ctx,
-			"select exists (select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock')", p.s.pid).Scan(&waiting)
-		must(p.s.t, err)
-		return waiting
+		return p.s.e.waiting(p.s.t, p.s.pid)
 	})
 	return p
+}
+
+// waiting says whether a session is waiting for a lock.
+func (e *env) waiting(t *testing.T, pid uint32) bool {
+	t.Helper()
+	var waiting bool
+	err := e.admin.QueryRow(ctx,
+		"select exists (select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock')", pid).Scan(&waiting)
+	must(t, err)
+	return waiting
 }
 
 // wait returns the statement's error, or nil.

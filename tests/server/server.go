@@ -142,6 +142,15 @@ func (s *Server) Kill() error {
 	return err
 }
 
+// StopCommand is a line of shell that does what Stop does, for a server that was started with Keep.
+func (s *Server) StopCommand() string {
+	as := ""
+	if os.Getuid() == 0 {
+		as = fmt.Sprintf("setpriv --reuid=%d --regid=%d --clear-groups ", nobody, nobody)
+	}
+	return fmt.Sprintf("(cd %[2]s && %[1]s%[3]s -D data -m immediate -s stop); rm -r %[2]s", as, s.Dir, filepath.Join(s.BinDir, "pg_ctl"))
+}
+
 // PID is the postmaster's process id.
 func (s *Server) PID() int { return s.cmd.Process.Pid }
 
@@ -177,6 +186,8 @@ func (s *Server) Restart(ctx context.Context) error {
 	if s.opts.Keep {
 		cmd.SysProcAttr.Setsid = true
 	} else {
+		// A group of its own: Ctrl-C is for those who use the server, and they stop it.
+		cmd.SysProcAttr.Setpgid = true
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
 	}
 	started := make(chan error)

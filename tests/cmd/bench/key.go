@@ -1,5 +1,15 @@
 package main
 
+import (
+	"context"
+	"math/rand/v2"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks"
+)
+
 const (
 	someKey = "\\set key random(1, 100000)\n"
 	heldKey = "\\set key random(1, 100)\n"
@@ -17,8 +27,10 @@ func init() {
 		end $$`,
 	}
 	known := "insert into lock.locked_keys (key) select generate_series(1, 100000)"
+	names := "insert into lock.locked_keys (key, name) select lock.key('customer:' || n), 'customer:' || n from generate_series(1, 100000) n"
+	someNumber := func() int64 { return 1 + rand.Int64N(100000) }
 	comparisons = append(comparisons,
-		comparison{kind: "key", name: "exclusive, 100,000 known keys", setup: append(recipe, known), scripts: []script{
+		comparison{kind: "key", name: "exclusive, 100,000 known keys", setup: append(recipe, known, names), scripts: []script{
 			{name: "pg_advisory_xact_lock", sql: someKey + "select pg_advisory_xact_lock(:key);"},
 			{name: "lock.exclusive(bigint)", sql: someKey + "select lock.exclusive(:key::bigint);", atLeast: 0.7},
 			{name: "lock.shared(bigint)", sql: someKey + "select lock.shared(:key::bigint);"},
@@ -30,6 +42,17 @@ func init() {
 		}, scripts: []script{
 			{name: "pg_try_advisory_xact_lock", sql: heldKey + "select pg_try_advisory_xact_lock(:key);"},
 			{name: "lock.try_exclusive(bigint)", sql: heldKey + "select lock.try_exclusive(:key::bigint);", atLeast: 0.7},
+		}},
+		comparison{kind: "key", name: "in Go, 8 goroutines: begin, lock, commit", setup: []string{known}, scripts: []script{
+			{name: "three round trips, pg_advisory_xact_lock", run: drive(func(ctx context.Context, pool *pgxpool.Pool) error {
+				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", someNumber())
+					return err
+				})
+			})},
+			{name: "locks.Exclusive, two round trips", run: drive(func(ctx context.Context, pool *pgxpool.Pool) error {
+				return locks.Exclusive(ctx, pool, someNumber(), func(pgx.Tx) error { return nil })
+			})},
 		}},
 	)
 }

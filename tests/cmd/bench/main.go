@@ -13,10 +13,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/seed4787c507/locks"
 	"github.com/seed4787c507/locks/tests/server"
@@ -158,6 +162,38 @@ func prepare(ctx context.Context, s *server.Server, c comparison, database strin
 		}
 	}
 	return nil
+}
+
+// drive makes a script's run from an operation that as many goroutines repeat as pgbench would have clients.
+func drive(operation func(ctx context.Context, pool *pgxpool.Pool) error) func(context.Context, string, int) (float64, error) {
+	return func(ctx context.Context, url string, seconds int) (float64, error) {
+		config, err := pgxpool.ParseConfig(url)
+		if err != nil {
+			return 0, err
+		}
+		config.MaxConns, config.MinConns = int32(*clients), int32(*clients)
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		if err != nil {
+			return 0, err
+		}
+		defer pool.Close()
+		var done atomic.Int64
+		var group errgroup.Group
+		end := time.Now().Add(time.Duration(seconds) * time.Second)
+		for range *clients {
+			group.Go(func() error {
+				for time.Now().Before(end) {
+					if err := operation(ctx, pool); err != nil {
+						return err
+					}
+					done.Add(1)
+				}
+				return nil
+			})
+		}
+		err = group.Wait()
+		return float64(done.Load()) / float64(seconds), err
+	}
 }
 
 var tps = regexp.MustCompile(`tps = ([0-9.]+)`)

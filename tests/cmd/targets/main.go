@@ -78,7 +78,7 @@ func find(name, bin string) []target {
 	case "container":
 		t.why = server.ContainerReady(context.Background())
 	case "yugabyte":
-		t.why = server.YugabyteReady(context.Background())
+		t.why = server.YugabyteReady()
 	case "matrix":
 		dirs, _ := filepath.Glob(filepath.Join(bin, "postgres-*", "native", "bin"))
 		if len(dirs) == 0 {

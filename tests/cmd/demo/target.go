@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/seed4787c507/locks/tests/server"
+)
+
+// A target is the PostgreSQL that the demo runs on.
+type target struct {
+	url      string
+	about    string       // what it is
+	shell    string       // its address as a word of shell
+	stop     func() error // nil: it is not ours
+	stopLine string       // a line of shell that does the same
+}
+
+var errNoTarget = errors.New("there is no PostgreSQL here: set DATABASE_URL to a server's address, or install PostgreSQL's server " +
+	"(on Debian: apt-get install postgresql), or start a Docker engine")
+
+// findTarget returns the first that can be had: the server that DATABASE_URL names, a throwaway cluster from local binaries,
+// a container, a throwaway cluster from Debian's packages, which it installs.
+func findTarget(ctx context.Context, keep bool) (*target, error) {
+	if address := os.Getenv("DATABASE_URL"); address != "" {
+		return &target{url: address, about: "the server that DATABASE_URL names", shell: `"$DATABASE_URL"`}, nil
+	}
+	t, err := throwaway(ctx, keep)
+	if !errors.Is(err, server.ErrNoBinaries) {
+		return t, err
+	}
+	fmt.Println("No PostgreSQL binaries; trying a container.")
+	t, err = container(ctx, keep)
+	if err == nil || ctx.Err() != nil {
+		return t, err
+	}
+	fmt.Println("No container either:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	if err := install(ctx); err != nil {
+		return nil, err
+	}
+	return throwaway(ctx, keep)
+}
+
+func throwaway(ctx context.Context, keep bool) (*target, error) {
+	s, err := server.Start(ctx, server.Options{Keep: keep})
+	if err != nil {
+		return nil, err
+	}
+	address := s.URL("postgres", "postgres")
+	return &target{
+		url: address, about: "a throwaway cluster from " + s.BinDir, shell: "'" + address + "'",
+		stop: s.Stop, stopLine: s.StopCommand(),
+	}, nil
+}
+
+func container(ctx context.Context, keep bool) (*target, error) {
+	if keep {
+		// The reaper would remove the container when this process ends.
+		os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
+	}
+	address, stop, err := server.Container(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	port := ""
+	if u, err := url.Parse(address); err == nil {
+		port = u.Port()
+	}
+	return &target{
+		url: address, about: "a container", shell: "'" + address + "'",
+		stop: stop, stopLine: "docker rm --force --volumes $(docker ps --quiet --filter publish=" + port + ")",
+	}, nil
+}
+
+// install installs Debian's PostgreSQL when this is root on Debian.
+func install(ctx context.Context) error {
+	if _, err := os.Stat("/etc/debian_version"); err != nil || os.Getuid() != 0 {
+		return errNoTarget
+	}
+	aptGet, err := exec.LookPath("apt-get")
+	if err != nil {
+		return errNoTarget
+	}
+	for _, arguments := range [][]string{{"update", "-q"}, {"install", "-q", "-y", "postgresql"}} {
+		fmt.Println("$ apt-get", strings.Join(arguments, " "))
+		cmd := exec.CommandContext(ctx, aptGet, arguments...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w (apt-get %s: %w)\n%s", errNoTarget, arguments[0], err, out)
+		}
+	}
+	return nil
+}
