@@ -54,7 +54,7 @@ test-container: tools ## run the tests on PostgreSQL in a container (LOCKS_TEST_
 	@if [ -z "$$LOCKS_TEST_IMAGE" ] && docker version >/dev/null 2>&1; then \
 		test -d $(BIN)/postgres-17 || tests/matrix.sh $(BIN)/postgres-17 $(filter 17.%,$(MATRIX)) || exit 1; \
 		tests/container/image.sh $(BIN)/postgres-17/native locks/postgres:17 || exit 1; \
-		export LOCKS_TEST_IMAGE=locks/postgres:17; fi; \
+		export LOCKS_TEST_IMAGE=locks/postgres:17 TESTCONTAINERS_RYUK_DISABLED=$${TESTCONTAINERS_RYUK_DISABLED:-true}; fi; \
 	$(TARGETS) -only container
 
 .PHONY: test-yugabyte

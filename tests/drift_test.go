@@ -194,7 +194,7 @@ func TestDriftOfTheCatalogue(t *testing.T) {
 }
 
 func TestDriftOfDown(t *testing.T) {
-	for _, engine := range []string{advisory, row} {
+	for _, engine := range engines() {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			e := openEmpty(t, engine)

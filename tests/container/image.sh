@@ -14,13 +14,13 @@ printf 'root:x:0:0::/:/bin/sh\npostgres:x:999:999::/var/lib/postgresql:/bin/sh\n
 printf 'root:x:0:\npostgres:x:999:\n' >"$tree/etc/group"
 
 # Every library that the programs and extensions link to, where they look for it.
-find "$tree/postgres" "$tree/bin" -type f \( -perm -u+x -o -name '*.so*' \) -print0 |
-    LD_LIBRARY_PATH="$tree/postgres/lib" xargs -0 -n 1 ldd 2>/dev/null |
-    grep -oE '/[^ ]+\.so[^ ]*' | sort -u | while read -r library; do
-        case $library in "$tree"/*) continue ;; esac
-        mkdir -p "$tree$(dirname "$library")"
-        cp -L "$library" "$tree$library"
-    done
+programs() { find "$tree/postgres" "$tree/bin" -type f \( -perm -u+x -o -name '*.so*' \) -print0; }
+libraries() { LD_LIBRARY_PATH="$tree/postgres/lib" xargs -0 -n 1 ldd 2>/dev/null || true; } # what is no program is an error there
+programs | libraries | grep -oE '/[^ ]+\.so[^ ]*' | sort -u | while read -r library; do
+    case $library in "$tree"/*) continue ;; esac
+    mkdir -p "$tree$(dirname "$library")"
+    cp -L "$library" "$tree$library"
+done
 
 cat >"$tree/entrypoint" <<'EOF'
 #!/bin/sh
