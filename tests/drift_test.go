@@ -165,7 +165,7 @@ func TestDriftOfTheCatalogue(t *testing.T) {
 		}
 		inCatalogue := map[string]bool{}
 		for _, line := range migrated {
-			if m := regexp.MustCompile(`^function lock\.(\w+)\(`).FindStringSubmatch(line); m != nil {
+			if m := regexp.MustCompile(`^function lock\."?(\w+)"?\(`).FindStringSubmatch(line); m != nil {
 				inCatalogue[m[1]] = true
 				if !inFiles[m[1]] {
 					t.Errorf("lock.%s has no file", m[1])
@@ -194,7 +194,7 @@ func TestDriftOfTheCatalogue(t *testing.T) {
 }
 
 func TestDriftOfDown(t *testing.T) {
-	for _, engine := range []string{advisory, row} {
+	for _, engine := range engines() {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			e := openEmpty(t, engine)

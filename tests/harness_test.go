@@ -7,7 +7,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,6 +38,8 @@ var target struct {
 	own     *server.Server
 	version string
 	number  int // server_version_num
+	// yugabyte: one engine, no clones, and what asks for PostgreSQL's insides is skipped by onlyPostgreSQL.
+	yugabyte bool
 }
 
 var ctx = context.Background()
@@ -67,8 +71,18 @@ func run(m *testing.M) int {
 		}
 		defer stop()
 		target.url = url
+	case "yugabyte", "yugabyte-plain":
+		target.url = os.Getenv("LOCKS_TEST_YUGABYTE_URL")
+		if target.url == "" {
+			url, stop, err := server.Yugabyte(ctx, "", name == "yugabyte")
+			if err != nil {
+				return refuse(name, err)
+			}
+			defer stop()
+			target.url = url
+		}
 	default:
-		return refuse(name, errors.New("LOCKS_TEST_TARGET must be local, url or container"))
+		return refuse(name, errors.New("LOCKS_TEST_TARGET must be local, url, container, yugabyte or yugabyte-plain"))
 	}
 	if err := prepare(); err != nil {
 		return refuse(name, err)
@@ -93,6 +107,7 @@ func prepare() error {
 	if err != nil {
 		return err
 	}
+	target.yugabyte = strings.Contains(target.version, "-YB-")
 	for _, role := range []string{"locks_owner", "locks_app"} {
 		_, err := conn.Exec(ctx, "create role "+role+" login")
 		var pg *pgconn.PgError
@@ -100,33 +115,62 @@ func prepare() error {
 			return err
 		}
 	}
-	for _, engine := range []string{advisory, row} {
+	if target.yugabyte {
+		return nil // it makes no clones: each test migrates its own database
+	}
+	for _, engine := range engines() {
 		if _, err := conn.Exec(ctx, "drop database if exists "+template(engine)); err != nil {
 			return err
 		}
 		if err := create(conn, template(engine), "template0", engine); err != nil {
 			return err
 		}
-		if err := migrate(as(target.url, "locks_owner", template(engine)), 0); err != nil {
-			return err
-		}
-		owner, err := pgx.Connect(ctx, as(target.url, "locks_owner", template(engine)))
-		if err != nil {
-			return err
-		}
-		_, err = owner.Exec(ctx, "select lock.grant_to('locks_app')")
-		owner.Close(ctx)
-		if err != nil {
+		if err := fill(template(engine)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// engines are the ones that this target has.
+func engines() []string {
+	if target.yugabyte {
+		return []string{row}
+	}
+	return []string{advisory, row}
+}
+
+// onlyPostgreSQL skips a test of what YugabyteDB does not have, or answers differently.
+func onlyPostgreSQL(t *testing.T, why string) {
+	t.Helper()
+	if target.yugabyte {
+		t.Skip("not on YugabyteDB: " + why)
+	}
+}
+
+// fill migrates a database all the way and grants it to the ordinary role.
+func fill(database string) error {
+	address := as(target.url, "locks_owner", database)
+	if err := migrate(address, 0); err != nil {
+		return err
+	}
+	owner, err := pgx.Connect(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer owner.Close(ctx)
+	_, err = owner.Exec(ctx, "select lock.grant_to('locks_app')")
+	return err
+}
+
 func template(engine string) string { return "locks_test_" + engine }
 
 // create makes a database for the owner whose next first migration chooses engine.
 func create(conn *pgx.Conn, name, template, engine string) error {
+	if target.yugabyte { // there is one engine, and the one template that it takes is the default
+		_, err := conn.Exec(ctx, "create database "+name+" owner locks_owner")
+		return err
+	}
 	strategy := ""
 	if target.number >= 150000 {
 		strategy = " strategy file_copy"
@@ -188,11 +232,27 @@ type env struct {
 	admin  *pgxpool.Pool // as superuser
 }
 
-var databases atomic.Int64
+var (
+	databases atomic.Int64
+	ddl       sync.Mutex
+)
+
+// again repeats what is idempotent and may meet a conflict of the catalogue.
+func again(run func() error) (err error) {
+	for range 5 {
+		if err = run(); err == nil || !slices.Contains([]string{"40001", "40P01", "XX000"}, code(err)) {
+			return err
+		}
+	}
+	return err
+}
 
 // open gives the test a fresh migrated database with an engine.
 func open(t *testing.T, engine string) *env {
 	t.Helper()
+	if target.yugabyte {
+		engine = row
+	}
 	return openFrom(t, engine, template(engine))
 }
 
@@ -202,13 +262,21 @@ func openEmpty(t *testing.T, engine string) *env {
 	return openFrom(t, engine, "template0")
 }
 
-func openFrom(t *testing.T, engine, template string) *env {
+func openFrom(t *testing.T, engine, from string) *env {
 	t.Helper()
+	if target.yugabyte {
+		engine = row
+		ddl.Lock() // DDL of several databases at once runs into catalogue version mismatches
+		defer ddl.Unlock()
+	}
 	name := fmt.Sprintf("locks_test_%d_%d", os.Getpid(), databases.Add(1))
 	conn, err := pgx.Connect(ctx, target.url)
 	must(t, err)
 	defer conn.Close(ctx)
-	must(t, create(conn, name, template, engine))
+	must(t, create(conn, name, from, engine))
+	if target.yugabyte && from == template(engine) {
+		must(t, again(func() error { return fill(name) }))
+	}
 	e := &env{
 		engine: engine,
 		url:    as(target.url, "locks_app", name),
@@ -227,7 +295,7 @@ func openFrom(t *testing.T, engine, template string) *env {
 		}
 		conn, err := pgx.Connect(ctx, target.url)
 		if err == nil {
-			_, err = conn.Exec(ctx, "drop database "+name+" with (force)")
+			_, err = conn.Exec(ctx, dropDatabase(name))
 			conn.Close(ctx)
 		}
 		if err != nil {
@@ -237,6 +305,13 @@ func openFrom(t *testing.T, engine, template string) *env {
 	e.pool = openPool(t, e.url, 40)
 	e.admin = openPool(t, e.super, 4)
 	return e
+}
+
+func dropDatabase(name string) string {
+	if target.yugabyte {
+		return "drop database " + name
+	}
+	return "drop database " + name + " with (force)"
 }
 
 func openPool(t *testing.T, url string, size int32) *pgxpool.Pool {
@@ -250,10 +325,10 @@ func openPool(t *testing.T, url string, size int32) *pgxpool.Pool {
 	return pool
 }
 
-// eachEngine runs fn as two parallel subtests, one per engine.
+// eachEngine runs fn as parallel subtests, one per engine.
 func eachEngine(t *testing.T, fn func(t *testing.T, e *env)) {
 	t.Helper()
-	for _, engine := range []string{advisory, row} {
+	for _, engine := range engines() {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			fn(t, open(t, engine))
@@ -348,13 +423,16 @@ func (p *pending) blocked() *pending {
 	return p
 }
 
-// waiting says whether a session is waiting for a lock.
+// waiting says whether a session is waiting for a lock. YugabyteDB says so nowhere at once: pg_locks shows a wait after a second. So a
+// statement that has been at work for half a second counts there.
 func (e *env) waiting(t *testing.T, pid uint32) bool {
 	t.Helper()
+	condition := "wait_event_type = 'Lock'"
+	if target.yugabyte {
+		condition = "state = 'active' and clock_timestamp() - query_start > '500 ms'"
+	}
 	var waiting bool
-	err := e.admin.QueryRow(ctx,
-		"select exists (select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock')", pid).Scan(&waiting)
-	must(t, err)
+	must(t, e.admin.QueryRow(ctx, "select exists (select from pg_stat_activity where pid = $1 and "+condition+")", pid).Scan(&waiting))
 	return waiting
 }
 

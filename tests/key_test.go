@@ -20,7 +20,7 @@ import (
 
 // sharersMeet says whether two sharers of a key that nobody locked before go on together: the one thing that the row engine
 // cannot do on PostgreSQL.
-func (e *env) sharersMeet(known bool) bool { return known || e.engine == advisory }
+func (e *env) sharersMeet(known bool) bool { return known || e.engine == advisory || target.yugabyte }
 
 func TestKeyMatrix(t *testing.T) {
 	arguments := map[string]string{
@@ -154,6 +154,7 @@ func TestKeyRefusedWaits(t *testing.T) {
 		holder.exec("select lock.exclusive(1)")
 		for _, f := range []string{"lock.exclusive(1)", "lock.shared(1)"} {
 			t.Run("lock_timeout ends "+f, func(t *testing.T) {
+				onlyPostgreSQL(t, "lock_timeout does not apply to rows")
 				b.exec("set lock_timeout = '50ms'")
 				b.fails("55P03", "select "+f)
 				b.exec("reset lock_timeout")
@@ -312,6 +313,7 @@ func TestKeyForgetting(t *testing.T) {
 
 // The three faults of the usual recipe, each seen there first.
 func TestKeyRecipeFaults(t *testing.T) {
+	onlyPostgreSQL(t, "it bounds its waits by lock_timeout, which rows do not have there")
 	recipe, err := os.ReadFile("testdata/recipe.sql")
 	must(t, err)
 	// doubleGrant lets a forget key 1 while b waits for it, and says whether b and c hold it together afterwards.
@@ -341,7 +343,7 @@ func TestKeyRecipeFaults(t *testing.T) {
 			if !doubleGrant(t, broken, "recipe.exclusive(1)", "recipe."+forget) {
 				t.Error("the recipe's double grant was not seen: this test could not fail")
 			}
-			for _, engine := range []string{advisory, row} {
+			for _, engine := range engines() {
 				if doubleGrant(t, open(t, engine), "lock.exclusive(1)", "lock."+forget) {
 					t.Errorf("%s: granted twice", engine)
 				}
@@ -358,7 +360,7 @@ func TestKeyRecipeFaults(t *testing.T) {
 	})
 	t.Run("a row that cannot be seen", func(t *testing.T) {
 		t.Parallel()
-		for _, engine := range []string{advisory, row} {
+		for _, engine := range engines() {
 			e := open(t, engine)
 			a, b := e.session(t), e.session(t)
 			a.exec("begin isolation level repeatable read")
@@ -531,6 +533,7 @@ func TestKeyStandby(t *testing.T) {
 		must(t, err)
 		s := e.sessionAs(t, standby.URL("locks_app", config.Database))
 		answers(s, true, "select pg_is_in_recovery()")
+		answers(s, true, "select exists (select from lock.check() where subject = 'standby')")
 		for _, call := range []string{
 			"lock.exclusive(1)", "lock.shared(1)", "lock.exclusive('a')", "lock.shared('a')", "lock.try_exclusive(1)", "lock.try_shared(1)",
 			"lock.try_exclusive('a', '1 second')", "lock.try_shared('a')", "lock.exclusive_all('{a}')", "lock.unlock(1)", "lock.unlock('a')",
@@ -625,6 +628,7 @@ func TestKeyNames(t *testing.T) {
 }
 
 func TestKeyWritesNothing(t *testing.T) {
+	onlyPostgreSQL(t, "transaction ids say nothing there")
 	t.Parallel()
 	e := open(t, advisory)
 	holder, s := e.session(t), e.session(t)

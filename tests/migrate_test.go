@@ -24,7 +24,7 @@ func gooseCLI(t *testing.T, url string, args ...string) (string, error) {
 }
 
 func TestMigrateWithTheStockCLI(t *testing.T) {
-	for _, engine := range []string{advisory, row} {
+	for _, engine := range engines() {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			tool(t, "goose")
@@ -54,6 +54,7 @@ func TestMigrateWithTheStockCLI(t *testing.T) {
 }
 
 func TestMigrateTwoAtOnce(t *testing.T) {
+	onlyPostgreSQL(t, "migrators do not take turns there")
 	t.Parallel()
 	tool(t, "goose")
 	reference := openEmpty(t, advisory)
@@ -154,6 +155,7 @@ func TestMigrateWithAProviderAndALocker(t *testing.T) {
 }
 
 func TestMigrateChoosesTheEngineOnce(t *testing.T) {
+	onlyPostgreSQL(t, "there is one engine")
 	t.Parallel()
 	e := openEmpty(t, "nonsense")
 	if err := migrate(e.owner, 0); code(err) != "22023" {

@@ -301,7 +301,7 @@ func TestHammer(t *testing.T) {
 			}
 			t.Error(violation)
 		}
-		if a.grants < 1000 {
+		if a.grants < 1000 && !target.yugabyte || a.grants < 50 {
 			t.Errorf("only %d grants", a.grants)
 		}
 		t.Logf("%d grants in %v, %d violations", a.grants, lasting, len(a.violations))

@@ -10,11 +10,11 @@ import (
 // publicFunctions is what lock.grant_to gives, by name: a new function has to be entered here, or into owners' or internal ones
 // by its comment.
 var publicFunctions = strings.Fields(`
-	engine exclusive exclusive_all key shared try_exclusive try_shared unlock vacuum
 	producers start_idling stop_idling
 	acquire_lease assert_lease await_lease release_lease renew_lease
 	acquire_mutex create_mutex release_mutex acquire_timeout create_timeout acquire_time_slot
 	create_throttled_resource lock_throttled_resource
+	check engine exclusive exclusive_all key shared try_exclusive try_shared unlock vacuum
 `)
 
 // operatorFunctions stay with the owner of the schema.

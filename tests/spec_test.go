@@ -22,6 +22,7 @@ import (
 // An output that only the row engine has is in expected/NAME.row.out.
 
 func TestSpec(t *testing.T) {
+	onlyPostgreSQL(t, "which steps wait differs; tests/model has its rules")
 	t.Parallel()
 	files, err := filepath.Glob("specs/*.spec")
 	must(t, err)
@@ -49,6 +50,7 @@ func TestSpec(t *testing.T) {
 
 // The specs find the published recipe's double grant: its last grant gives at once what another session still has.
 func TestSpecCatchesTheRecipe(t *testing.T) {
+	onlyPostgreSQL(t, "which steps wait differs")
 	t.Parallel()
 	for _, c := range []struct{ name, permutation, granted string }{
 		{"key-unlock", "first_takes second_takes first_unlocks first_commits third_takes second_commits third_commits", "third_takes"},

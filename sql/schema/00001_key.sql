@@ -358,6 +358,8 @@ revoke all on function lock.revoke_from(name) from public;
 --
 -- YugabyteDB inserts outside the transaction, so that nobody ever waits for an uncommitted row there: not a second sharer of
 -- a new key, and not a try. That may happen more than once when a conflict restarts the statement, and is idempotent.
+-- Such a write waits for every transaction that is in its way, this one included: so a key that this transaction has forgotten,
+-- and any key under SERIALIZABLE, where looking for the row has locked its absence, is inserted inside the transaction.
 -- PostgreSQL has no such writes: there the insert waits for the other's transaction, or with nowait for 1 ms.
 create or replace function lock.add_key(
     key     bigint,
@@ -373,7 +375,10 @@ as $$
 declare
     previous  text;
 begin
-    if current_setting('yb_disable_transactional_writes', true) is not null then
+    if current_setting('yb_disable_transactional_writes', true) is not null
+        and current_setting('transaction_isolation') <> 'serializable'
+        and add_key.key::text <> all (string_to_array(coalesce(current_setting('lock.forgotten', true), ''), ' '))
+    then
         previous := current_setting('yb_disable_transactional_writes');
         perform set_config('yb_disable_transactional_writes', 'on', true);
         insert into lock.locked_keys (key, name, ts)
@@ -1076,7 +1081,13 @@ begin
         where forgotten.key = unlock.key
         for update skip locked
     );
-    return found;
+    if not found then
+        return false;
+    end if;
+    if current_setting('yb_disable_transactional_writes', true) is not null then
+        perform set_config('lock.forgotten', concat_ws(' ', current_setting('lock.forgotten', true), unlock.key), true);
+    end if;
+    return true;
 end;
 $$;
 -- +goose StatementEnd
@@ -1124,6 +1135,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     forgotten  bigint;
+    keys       text;
 begin
     perform lock.check_primary();
     with idle as materialized (
@@ -1139,11 +1151,21 @@ begin
                   and lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint) = locked_keys.key
            )
         for update of locked_keys skip locked
+    ),
+    gone as (
+        delete from lock.locked_keys
+        using idle
+        where locked_keys.key = idle.key
+        returning locked_keys.key
     )
-    delete from lock.locked_keys
-    using idle
-    where locked_keys.key = idle.key;
-    get diagnostics forgotten = row_count;
+    select
+        count(*),
+        string_agg(gone.key::text, ' ') filter (where current_setting('yb_disable_transactional_writes', true) is not null)
+    into forgotten, keys
+    from gone;
+    if keys is not null then
+        perform set_config('lock.forgotten', concat_ws(' ', current_setting('lock.forgotten', true), keys), true);
+    end if;
     return forgotten;
 end;
 $$;

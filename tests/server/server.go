@@ -169,14 +169,8 @@ func (s *Server) Restart(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	settings := []string{
-		"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(s.Port), "unix_socket_directories=" + s.Dir,
-		"max_connections=400", "shared_buffers=256MB", "max_wal_size=4GB", "deadlock_timeout=100ms", "log_min_messages=fatal",
-		"timezone=UTC",
-	}
-	if !s.opts.Durable {
-		settings = append(settings, "fsync=off", "full_page_writes=off")
-	}
+	settings := append(testSettings(s.opts.Durable),
+		"log_min_messages=fatal", "listen_addresses=127.0.0.1", "port="+strconv.Itoa(s.Port), "unix_socket_directories="+s.Dir)
 	args := []string{"-D", s.data()}
 	for _, setting := range append(settings, s.opts.Settings...) {
 		args = append(args, "-c", setting)
@@ -212,6 +206,17 @@ func (s *Server) Restart(ctx context.Context) error {
 		return fmt.Errorf("%s did not start: %w\n%s", s.BinDir, err, text)
 	}
 	return nil
+}
+
+// testSettings are what every PostgreSQL that is started here has.
+func testSettings(durable bool) []string {
+	settings := []string{
+		"max_connections=400", "shared_buffers=256MB", "max_wal_size=4GB", "deadlock_timeout=100ms", "timezone=UTC",
+	}
+	if !durable {
+		settings = append(settings, "fsync=off", "full_page_writes=off")
+	}
+	return settings
 }
 
 func (s *Server) ready(ctx context.Context) error {

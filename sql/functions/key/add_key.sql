@@ -2,6 +2,8 @@
 --
 -- YugabyteDB inserts outside the transaction, so that nobody ever waits for an uncommitted row there: not a second sharer of
 -- a new key, and not a try. That may happen more than once when a conflict restarts the statement, and is idempotent.
+-- Such a write waits for every transaction that is in its way, this one included: so a key that this transaction has forgotten,
+-- and any key under SERIALIZABLE, where looking for the row has locked its absence, is inserted inside the transaction.
 -- PostgreSQL has no such writes: there the insert waits for the other's transaction, or with nowait for 1 ms.
 create or replace function lock.add_key(
     key     bigint,
@@ -17,7 +19,10 @@ as $$
 declare
     previous  text;
 begin
-    if current_setting('yb_disable_transactional_writes', true) is not null then
+    if current_setting('yb_disable_transactional_writes', true) is not null
+        and current_setting('transaction_isolation') <> 'serializable'
+        and add_key.key::text <> all (string_to_array(coalesce(current_setting('lock.forgotten', true), ''), ' '))
+    then
         previous := current_setting('yb_disable_transactional_writes');
         perform set_config('yb_disable_transactional_writes', 'on', true);
         insert into lock.locked_keys (key, name, ts)

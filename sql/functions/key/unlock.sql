@@ -28,7 +28,13 @@ begin
         where forgotten.key = unlock.key
         for update skip locked
     );
-    return found;
+    if not found then
+        return false;
+    end if;
+    if current_setting('yb_disable_transactional_writes', true) is not null then
+        perform set_config('lock.forgotten', concat_ws(' ', current_setting('lock.forgotten', true), unlock.key), true);
+    end if;
+    return true;
 end;
 $$;
 

@@ -11,6 +11,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     forgotten  bigint;
+    keys       text;
 begin
     perform lock.check_primary();
     with idle as materialized (
@@ -26,11 +27,21 @@ begin
                   and lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint) = locked_keys.key
            )
         for update of locked_keys skip locked
+    ),
+    gone as (
+        delete from lock.locked_keys
+        using idle
+        where locked_keys.key = idle.key
+        returning locked_keys.key
     )
-    delete from lock.locked_keys
-    using idle
-    where locked_keys.key = idle.key;
-    get diagnostics forgotten = row_count;
+    select
+        count(*),
+        string_agg(gone.key::text, ' ') filter (where current_setting('yb_disable_transactional_writes', true) is not null)
+    into forgotten, keys
+    from gone;
+    if keys is not null then
+        perform set_config('lock.forgotten', concat_ws(' ', current_setting('lock.forgotten', true), keys), true);
+    end if;
     return forgotten;
 end;
 $$;

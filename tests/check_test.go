@@ -1,0 +1,92 @@
+package tests
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed4787c507/locks/db"
+)
+
+// subjects are severity and subject of every finding, in order.
+func subjects(t *testing.T, findings []db.Finding) string {
+	t.Helper()
+	var all []string
+	for _, f := range findings {
+		if f.Finding == "" || f.Remedy == "" || !slices.Contains([]string{"error", "warning", "notice"}, f.Severity) {
+			t.Errorf("a finding without its parts: %+v", f)
+		}
+		all = append(all, f.Severity+" "+f.Subject)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	const sound = "set idle_in_transaction_session_timeout = '1min'"
+	// ask runs the check behind some settings; the servers of the tests have fsync off, which is left out.
+	ask := func(t *testing.T, url, query, settings string) string {
+		t.Helper()
+		conn, err := pgx.Connect(ctx, url)
+		must(t, err)
+		defer conn.Close(ctx)
+		for _, sql := range []string{sound, settings} {
+			_, err = conn.Exec(ctx, sql)
+			must(t, err)
+		}
+		rows, err := conn.Query(ctx, query)
+		must(t, err)
+		findings, err := pgx.CollectRows(rows, pgx.RowToStructByPos[db.Finding])
+		must(t, err)
+		return subjects(t, slices.DeleteFunc(findings, func(f db.Finding) bool { return f.Subject == "fsync" }))
+	}
+	expect := func(t *testing.T, got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("found %q, want %q", got, want)
+		}
+	}
+	t.Run("PostgreSQL", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		for settings, want := range map[string]string{
+			"": "",
+			"set default_transaction_isolation = 'serializable'":    "warning default_transaction_isolation",
+			"set default_transaction_isolation = 'repeatable read'": "warning default_transaction_isolation",
+			"set default_transaction_read_only = on":                "error default_transaction_read_only",
+			"set synchronous_commit = off":                          "warning synchronous_commit",
+			"set idle_in_transaction_session_timeout = 0":           "notice idle_in_transaction_session_timeout",
+		} {
+			expect(t, ask(t, e.url, "select * from lock.check()", settings), want)
+		}
+		findings, err := db.New(e.pool).Check(ctx)
+		must(t, err)
+		if got := subjects(t, findings); !strings.Contains(got, "notice idle_in_transaction_session_timeout") {
+			t.Errorf("through db: %q", got)
+		}
+		expect(t, ask(t, open(t, row).url, "select * from lock.check()", ""), "warning engine")
+	})
+	t.Run("what it says of other versions", func(t *testing.T) {
+		t.Parallel()
+		e := openYB(t)
+		const good = "set yb_enable_read_committed_isolation = on; set yb_enable_listen_notify = on; set statement_timeout = '1min'; "
+		const version = "PostgreSQL 15.2-YB-2025.2.3.0-b136 on x86_64-pc-linux-gnu"
+		for _, c := range []struct{ version, settings, want string }{
+			{version, good, ""},
+			{"PostgreSQL 15.2-YB-2026.1.0.0-b118 on x86_64", good, ""},
+			{"PostgreSQL 11.2-YB-2024.2.2.0-b1 on x86_64", good, "error version"},
+			{version, good + "set yb_enable_read_committed_isolation = off", "warning isolation"},
+			{version, good + "set yb_enable_read_committed_isolation = off; set default_transaction_isolation = 'serializable'", "warning isolation"},
+			{version, good + "set yb_enable_listen_notify = off", "warning notifications"},
+			{version, good + "set statement_timeout = 0", "warning statement_timeout"},
+			{version, good + "set yb_disable_transactional_writes = on", "error yb_disable_transactional_writes"},
+		} {
+			expect(t, ask(t, e.super, "select * from lock.findings('"+c.version+"')", c.settings), c.want)
+		}
+		expect(t, ask(t, open(t, advisory).super, "select * from lock.findings('"+version+"')", "set statement_timeout = '1min'"),
+			"error engine, warning notifications")
+	})
+}

@@ -1,0 +1,196 @@
+package tests
+
+import (
+	"fmt"
+	"io/fs"
+	"net/url"
+	"path"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/tests/frozen"
+)
+
+// A migrationHalf is the Up or the Down of a migration, cut behind every statement.
+type migrationHalf struct {
+	statements []string
+	byHand     []bool // not a frozen copy of a function
+}
+
+// cut splits a half where goose does: behind StatementEnd, and behind a line that ends with a semicolon outside of such a block.
+func cut(text string) migrationHalf {
+	var half migrationHalf
+	var current strings.Builder
+	inBlock, inSection := false, false
+	for line := range strings.Lines(text) {
+		current.WriteString(line)
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case trimmed == "-- +goose StatementBegin":
+			inBlock = true
+		case strings.HasPrefix(trimmed, "-- functions:"):
+			inSection = true
+		case strings.HasPrefix(trimmed, "-- end of functions"):
+			inSection = false
+		}
+		if trimmed == "-- +goose StatementEnd" {
+			inBlock = false
+		} else if inBlock || strings.HasPrefix(trimmed, "--") || !strings.HasSuffix(trimmed, ";") {
+			continue
+		}
+		half.statements = append(half.statements, current.String())
+		half.byHand = append(half.byHand, !inSection)
+		current.Reset()
+	}
+	return half
+}
+
+// dies runs one migration without a transaction, and lets the server end the connection behind its first n statements.
+func dies(t *testing.T, url string, migration frozen.Migration, up bool, half migrationHalf, n int) {
+	t.Helper()
+	files := fstest.MapFS{}
+	must(t, fs.WalkDir(locks.Migrations, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(locks.Migrations, name)
+		files[name] = &fstest.MapFile{Data: text}
+		return err
+	}))
+	killed := strings.Join(half.statements[:n], "") + "\nselect pg_terminate_backend(pg_backend_pid());\n"
+	text := "-- +goose NO TRANSACTION\n-- +goose Up\n" + killed + "-- +goose Down\nselect 1;\n"
+	if !up {
+		text = "-- +goose NO TRANSACTION\n-- +goose Up\nselect 1;\n-- +goose Down\n" + killed
+	}
+	name := path.Base(migration.Path)
+	if files[name] == nil {
+		t.Fatalf("%s is not among the embedded migrations", name)
+	}
+	files[name] = &fstest.MapFile{Data: []byte(text)}
+	config, err := pgx.ParseConfig(url)
+	must(t, err)
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName(versionTable))
+	must(t, err)
+	if up {
+		_, err = provider.UpTo(ctx, int64(migration.Number))
+	} else {
+		_, err = provider.Down(ctx)
+	}
+	if code(err) != "57P01" {
+		t.Fatalf("%s, up %v, killed behind statement %d of %d: %v", name, up, n, len(half.statements), err)
+	}
+}
+
+// A migration that died behind any of its statements, where nothing rolls back, is finished by the next run. The database goes
+// through all the deaths one after the other; where a statement is not a mere copy of a function, a clone of it is brought to the end too.
+func TestMigrateAfterADeath(t *testing.T) {
+	onlyPostgreSQL(t, "it clones databases; the statements are the same")
+	for _, engine := range engines() {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			migrations, err := frozen.Migrations(root(t))
+			must(t, err)
+			e := openEmpty(t, engine)
+			base, err := url.Parse(e.owner)
+			must(t, err)
+			template := strings.TrimPrefix(base.Path, "/")
+			e.admin.Close() // a database that is cloned has no connections
+			e.pool.Close()
+			look := func(t *testing.T) []string {
+				t.Helper()
+				clone := openFrom(t, engine, template)
+				return snapshot(t, clone)
+			}
+			step := func(url string, up bool, number int) error {
+				provider, closeDB, err := gooseProvider(url)
+				if err != nil {
+					return err
+				}
+				defer closeDB()
+				if up {
+					_, err = provider.UpTo(ctx, int64(number))
+				} else {
+					_, err = provider.DownTo(ctx, int64(number-1))
+				}
+				return err
+			}
+			states := [][]string{look(t)}
+			deaths, ends := 0, 0
+			// walk lets the migration die everywhere and compares every end with want.
+			walk := func(migration frozen.Migration, up bool, want []string) {
+				upText, downText, _ := strings.Cut(migration.Text, "-- +goose Down")
+				text := strings.TrimPrefix(upText, "-- +goose Up")
+				if !up {
+					text = downText
+				}
+				half := cut(text)
+				for n := 1; n <= len(half.statements); n++ {
+					dies(t, e.owner, migration, up, half, n)
+					deaths++
+					if !half.byHand[n-1] && n%20 != 0 {
+						continue
+					}
+					ends++
+					t.Run(fmt.Sprintf("%d up %v, killed behind statement %d", migration.Number, up, n), func(t *testing.T) {
+						clone := openFrom(t, engine, template)
+						if err := step(clone.owner, up, migration.Number); err != nil {
+							t.Fatalf("the next run failed: %v", err)
+						}
+						for _, line := range differences(want, snapshot(t, clone)) {
+							t.Errorf("the next run ends elsewhere: %s", line)
+						}
+					})
+				}
+				must(t, step(e.owner, up, migration.Number))
+			}
+			reference := openEmpty(t, engine)
+			for _, migration := range migrations {
+				must(t, step(reference.owner, true, migration.Number))
+				states = append(states, snapshot(t, reference))
+			}
+			for _, migration := range migrations {
+				walk(migration, true, states[migration.Number])
+			}
+			for i := len(migrations) - 1; i >= 0; i-- {
+				walk(migrations[i], false, states[i])
+			}
+			if lines := differences(states[0], look(t)); len(lines) > 0 {
+				t.Errorf("at the end: %s", strings.Join(lines, "\n"))
+			}
+			t.Logf("%d deaths, %d of them brought to the end in a clone", deaths, ends)
+			if deaths < 100 {
+				t.Error("too few statements")
+			}
+		})
+	}
+	t.Run("sees a statement that cannot be run again", func(t *testing.T) {
+		t.Parallel()
+		e := openEmpty(t, advisory)
+		planted := frozen.Migration{Number: 1, Path: "00001_key.sql"}
+		half := cut("create schema lock;\nselect 1;\n")
+		dies(t, e.owner, planted, true, half, 1)
+		if err := migrate(e.owner, 0); err != nil {
+			t.Fatalf("the project's own first statement: %v", err)
+		}
+		var pg string
+		func() {
+			config, err := pgx.ParseConfig(e.owner)
+			must(t, err)
+			db := stdlib.OpenDB(*config)
+			defer db.Close()
+			_, err = db.ExecContext(ctx, half.statements[0])
+			pg = code(err)
+		}()
+		if pg != "42P06" {
+			t.Errorf("create schema without if not exists ran twice: %q", pg)
+		}
+	})
+}
