@@ -13,7 +13,7 @@ import (
 func TestTimeSlotWinner(t *testing.T) {
 	contest{
 		sql:    "select lock.acquire_time_slot($1, '10 seconds', timestamptz '2026-01-01 00:00+00' + $2::integer * interval '10 seconds')",
-		mutate: func(t *testing.T, e *env) { mutate(t, e, "acquire_time_slot", "and older.slot_start < slot", "") },
+		mutate: func(t *testing.T, e *env) { mutate(t, e, "acquire_time_slot", "and time_slot.slot_start < slot", "") },
 	}.run(t)
 }
 

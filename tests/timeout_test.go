@@ -21,7 +21,7 @@ func TestTimeoutWinner(t *testing.T) {
 			admin(t, e, "update lock.timeout set ts = ts - interval '61 minutes' where task_id = $1", id)
 		},
 		mutate: func(t *testing.T, e *env) {
-			mutate(t, e, "acquire_timeout", "and due.ts at time zone 'UTC' + due.timeout < right_now at time zone 'UTC'", "")
+			mutate(t, e, "acquire_timeout", "and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'", "")
 		},
 	}.run(t)
 }
@@ -155,9 +155,10 @@ func TestTimeoutClockSetBack(t *testing.T) {
 				ahead(by)
 			}
 			before := get[time.Time](s, "select clock_timestamp()")
-			s.exec("begin read only")
+			answers(s, true, "select clock_was_set_back from lock.timeout_status")
+			s.exec("begin")
 			answers(s, false, "select lock.acquire_timeout('a')")
-			s.exec("commit")
+			s.exec("rollback")
 			answers(s, true, "select clock_was_set_back from lock.timeout_status")
 			answers(s, false, "select lock.acquire_timeout('a')")
 			answers(s, true, "select ts between $1 and clock_timestamp() and not clock_was_set_back from lock.timeout_status", before)

@@ -403,9 +403,10 @@ revoke all on function lock.unused_before(interval) from public;
 -- +goose StatementBegin
 -- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any number of callers wins.
 --
--- A denial is one look at the row. A grab that would have to wait locks nothing (skip locked) and waits in the insert, which
--- blocks on whoever is making or changing the row, and needs no transaction id to do so; then all starts again with a new
--- look. So a caller that waited and lost has written nothing either.
+-- The grab takes the row only when it is free and nobody else has it (skip locked), so it never waits and a denial writes
+-- nothing. What is neither grabbed nor acquired is new, or in the hands of an open transaction. The insert makes the one and
+-- waits for the other, and needs no transaction id to do so; then all starts again. So a caller that waited and lost has
+-- written nothing either.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -417,7 +418,6 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    held     boolean;
     attempt  integer;
 begin
     if acquire_mutex.task_id is null
@@ -430,24 +430,23 @@ begin
         perform lock.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
     end if;
     loop
-        select mutex.acquired into held
+        perform
         from lock.mutex
-        where mutex.task_id = acquire_mutex.task_id;
-        if held then
-            return false;
-        elsif found then
+        where mutex.task_id = acquire_mutex.task_id
+          and not mutex.acquired
+        for no key update skip locked;
+        if found then
             update lock.mutex
             set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
-            where mutex.task_id = (
-                select idle.task_id
-                from lock.mutex as idle
-                where idle.task_id = acquire_mutex.task_id
-                  and not idle.acquired
-                for no key update skip locked
-            );
-            if found then
-                return true;
-            end if;
+            where mutex.task_id = acquire_mutex.task_id;
+            return true;
+        end if;
+        perform
+        from lock.mutex
+        where mutex.task_id = acquire_mutex.task_id
+          and mutex.acquired;
+        if found then
+            return false;
         end if;
         insert into lock.mutex (task_id, acquired, owner, acquired_at)
         values (acquire_mutex.task_id, true, acquire_mutex.owner, clock_timestamp())
@@ -623,7 +622,7 @@ revoke all on function lock.force_release_mutex(text, text) from public;
 -- +goose StatementBegin
 -- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
 --
--- It looks, grabs and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
+-- It grabs, looks and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
 -- dropped meanwhile, and then makes an idle one.
 create or replace function lock.release_mutex(
     task_id  text,
@@ -652,28 +651,27 @@ begin
         from lock.mutex
         where mutex.task_id = release_mutex.task_id
           and mutex.acquired
+          and mutex.owner is not distinct from release_mutex.owner
+        for no key update skip locked;
+        if found then
+            update lock.mutex
+            set
+                acquired = false,
+                owner = null,
+                acquired_at = null,
+                released_at = clock_timestamp(),
+                set_aside = false,
+                unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
+            where mutex.task_id = release_mutex.task_id;
+            return true;
+        end if;
+        perform
+        from lock.mutex
+        where mutex.task_id = release_mutex.task_id
+          and mutex.acquired
           and mutex.owner is not distinct from release_mutex.owner;
         if not found then
             return false;
-        end if;
-        update lock.mutex
-        set
-            acquired = false,
-            owner = null,
-            acquired_at = null,
-            released_at = clock_timestamp(),
-            set_aside = false,
-            unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
-        where mutex.task_id = (
-            select held.task_id
-            from lock.mutex as held
-            where held.task_id = release_mutex.task_id
-              and held.acquired
-              and held.owner is not distinct from release_mutex.owner
-            for no key update skip locked
-        );
-        if found then
-            return true;
         end if;
         insert into lock.mutex (task_id)
         values (release_mutex.task_id)
@@ -825,9 +823,10 @@ revoke all on function lock.force_release_throttled_resource(text, text) from pu
 -- +goose StatementBegin
 -- lock_throttled_resource returns true when the resource was not granted within its interval, and never waits to say so.
 --
--- The first look denies without a lock. The row is then taken with skip locked: one that another open transaction has
--- granted, or is granting, is a denial as well, whether that transaction commits or not. The sum is made in UTC, so that
--- days and months do not depend on the session's time zone.
+-- The grab takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
+-- transaction has granted, or is granting, is a denial as well, whether that transaction commits or not. The look that follows
+-- only tells a denial from a resource that is unknown. The sum is made in UTC, so that days and months do not depend on the
+-- session's time zone.
 create or replace function lock.lock_throttled_resource(
     resource_id  text,
     details      text
@@ -840,7 +839,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     right_now  constant timestamptz := clock_timestamp();
-    passed     boolean;
     ahead      boolean;
 begin
     if lock_throttled_resource.resource_id is null
@@ -855,35 +853,31 @@ begin
         perform lock.check_id(lock_throttled_resource.details, 'details');
         perform lock.check_id(trim(lock_throttled_resource.details), 'details');
     end if;
-    select
-        throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC',
-        throttled_resource.last_locked > right_now
-    into passed, ahead
+    perform
+    from lock.throttled_resource
+    where throttled_resource.resource_id = lock_throttled_resource.resource_id
+      and throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC'
+    for no key update skip locked;
+    if found then
+        update lock.throttled_resource
+        set
+            last_locked = right_now,
+            last_locker_details = lock_throttled_resource.details,
+            unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
+        where throttled_resource.resource_id = lock_throttled_resource.resource_id;
+        return true;
+    end if;
+    select throttled_resource.last_locked > right_now into ahead
     from lock.throttled_resource
     where throttled_resource.resource_id = lock_throttled_resource.resource_id;
     if not found then
         raise exception 'throttled resource "%" was never created', lock_throttled_resource.resource_id
             using errcode = 'no_data_found',
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
-    elsif not passed then
-        if ahead then
-            perform lock.pull_back_throttled_resource(lock_throttled_resource.resource_id);
-        end if;
-        return false;
+    elsif ahead then
+        perform lock.pull_back_throttled_resource(lock_throttled_resource.resource_id);
     end if;
-    update lock.throttled_resource
-    set
-        last_locked = right_now,
-        last_locker_details = lock_throttled_resource.details,
-        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
-    where throttled_resource.resource_id = (
-        select due.resource_id
-        from lock.throttled_resource as due
-        where due.resource_id = lock_throttled_resource.resource_id
-          and due.last_locked at time zone 'UTC' + due.throttle_interval < right_now at time zone 'UTC'
-        for no key update skip locked
-    );
-    return found;
+    return false;
 end;
 $$;
 -- +goose StatementEnd
@@ -916,9 +910,6 @@ as $$
 declare
     right_now  constant timestamptz := clock_timestamp();
 begin
-    if current_setting('transaction_read_only')::boolean then
-        return;
-    end if;
     update lock.throttled_resource
     set
         last_locked = right_now,
@@ -946,7 +937,7 @@ revoke all on function lock.pull_back_throttled_resource(text) from public;
 -- +goose StatementBegin
 -- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted before.
 --
--- Waiting is as in acquire_mutex: in the insert, without a transaction id. date_bin cuts time at the epoch, and
+-- It grabs, looks and waits as acquire_mutex does: in the insert, without a transaction id. date_bin cuts time at the epoch, and
 -- takes a day for 24 hours; some versions put an exact multiple before 1970 one slot too early, which is put right below.
 create or replace function lock.acquire_time_slot(
     task_id     text,
@@ -961,7 +952,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     slot     timestamptz;
-    newest   timestamptz;
     attempt  integer;
 begin
     if acquire_time_slot.task_id is null
@@ -989,28 +979,27 @@ begin
         then
             slot := acquire_time_slot.at;
         end if;
-        select time_slot.slot_start into newest
+        perform
         from lock.time_slot
-        where time_slot.task_id = acquire_time_slot.task_id;
-        if newest >= slot then
-            return false;
-        elsif found then
+        where time_slot.task_id = acquire_time_slot.task_id
+          and time_slot.slot_start < slot
+        for no key update skip locked;
+        if found then
             update lock.time_slot
             set
                 slot_start = slot,
                 resolution = acquire_time_slot.resolution,
                 granted_at = clock_timestamp(),
                 unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
-            where time_slot.task_id = (
-                select older.task_id
-                from lock.time_slot as older
-                where older.task_id = acquire_time_slot.task_id
-                  and older.slot_start < slot
-                for no key update skip locked
-            );
-            if found then
-                return true;
-            end if;
+            where time_slot.task_id = acquire_time_slot.task_id;
+            return true;
+        end if;
+        perform
+        from lock.time_slot
+        where time_slot.task_id = acquire_time_slot.task_id
+          and time_slot.slot_start >= slot;
+        if found then
+            return false;
         end if;
         insert into lock.time_slot (task_id, slot_start, resolution, unused_since)
         values (
@@ -1116,8 +1105,8 @@ revoke all on function lock.force_release_time_slot(text, text) from public;
 -- +goose StatementBegin
 -- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
 --
--- The sum is made in UTC, so that days and months do not depend on the session's time zone. Waiting is as in acquire_mutex:
--- in the insert, without a transaction id; it succeeds only when the row was dropped meanwhile, and then makes it again, as
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone. It grabs, looks and
+-- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile, and then makes it again, as
 -- if the grant had come before the drop.
 create or replace function lock.acquire_timeout(
     task_id  text
@@ -1144,6 +1133,17 @@ begin
     end if;
     loop
         right_now := clock_timestamp();
+        perform
+        from lock.timeout
+        where timeout.task_id = acquire_timeout.task_id
+          and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+        for no key update skip locked;
+        if found then
+            update lock.timeout
+            set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+            where timeout.task_id = acquire_timeout.task_id;
+            return true;
+        end if;
         select
             timeout.timeout,
             timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC',
@@ -1160,18 +1160,6 @@ begin
                 perform lock.pull_back_timeout(acquire_timeout.task_id);
             end if;
             return false;
-        end if;
-        update lock.timeout
-        set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
-        where timeout.task_id = (
-            select due.task_id
-            from lock.timeout as due
-            where due.task_id = acquire_timeout.task_id
-              and due.ts at time zone 'UTC' + due.timeout < right_now at time zone 'UTC'
-            for no key update skip locked
-        );
-        if found then
-            return true;
         end if;
         insert into lock.timeout (task_id, ts, timeout, unused_since)
         values (acquire_timeout.task_id, right_now, length, date_trunc('hour', right_now at time zone 'UTC' + length))
@@ -1339,9 +1327,6 @@ as $$
 declare
     right_now  constant timestamptz := clock_timestamp();
 begin
-    if current_setting('transaction_read_only')::boolean then
-        return;
-    end if;
     update lock.timeout
     set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
     where timeout.task_id = (

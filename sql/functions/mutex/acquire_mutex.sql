@@ -1,8 +1,9 @@
 -- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any number of callers wins.
 --
--- A denial is one look at the row. A grab that would have to wait locks nothing (skip locked) and waits in the insert, which
--- blocks on whoever is making or changing the row, and needs no transaction id to do so; then all starts again with a new
--- look. So a caller that waited and lost has written nothing either.
+-- The grab takes the row only when it is free and nobody else has it (skip locked), so it never waits and a denial writes
+-- nothing. What is neither grabbed nor acquired is new, or in the hands of an open transaction. The insert makes the one and
+-- waits for the other, and needs no transaction id to do so; then all starts again. So a caller that waited and lost has
+-- written nothing either.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -14,7 +15,6 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    held     boolean;
     attempt  integer;
 begin
     if acquire_mutex.task_id is null
@@ -27,24 +27,23 @@ begin
         perform lock.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
     end if;
     loop
-        select mutex.acquired into held
+        perform
         from lock.mutex
-        where mutex.task_id = acquire_mutex.task_id;
-        if held then
-            return false;
-        elsif found then
+        where mutex.task_id = acquire_mutex.task_id
+          and not mutex.acquired
+        for no key update skip locked;
+        if found then
             update lock.mutex
             set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
-            where mutex.task_id = (
-                select idle.task_id
-                from lock.mutex as idle
-                where idle.task_id = acquire_mutex.task_id
-                  and not idle.acquired
-                for no key update skip locked
-            );
-            if found then
-                return true;
-            end if;
+            where mutex.task_id = acquire_mutex.task_id;
+            return true;
+        end if;
+        perform
+        from lock.mutex
+        where mutex.task_id = acquire_mutex.task_id
+          and mutex.acquired;
+        if found then
+            return false;
         end if;
         insert into lock.mutex (task_id, acquired, owner, acquired_at)
         values (acquire_mutex.task_id, true, acquire_mutex.owner, clock_timestamp())

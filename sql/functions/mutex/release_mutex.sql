@@ -1,6 +1,6 @@
 -- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
 --
--- It looks, grabs and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
+-- It grabs, looks and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
 -- dropped meanwhile, and then makes an idle one.
 create or replace function lock.release_mutex(
     task_id  text,
@@ -29,28 +29,27 @@ begin
         from lock.mutex
         where mutex.task_id = release_mutex.task_id
           and mutex.acquired
+          and mutex.owner is not distinct from release_mutex.owner
+        for no key update skip locked;
+        if found then
+            update lock.mutex
+            set
+                acquired = false,
+                owner = null,
+                acquired_at = null,
+                released_at = clock_timestamp(),
+                set_aside = false,
+                unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
+            where mutex.task_id = release_mutex.task_id;
+            return true;
+        end if;
+        perform
+        from lock.mutex
+        where mutex.task_id = release_mutex.task_id
+          and mutex.acquired
           and mutex.owner is not distinct from release_mutex.owner;
         if not found then
             return false;
-        end if;
-        update lock.mutex
-        set
-            acquired = false,
-            owner = null,
-            acquired_at = null,
-            released_at = clock_timestamp(),
-            set_aside = false,
-            unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
-        where mutex.task_id = (
-            select held.task_id
-            from lock.mutex as held
-            where held.task_id = release_mutex.task_id
-              and held.acquired
-              and held.owner is not distinct from release_mutex.owner
-            for no key update skip locked
-        );
-        if found then
-            return true;
         end if;
         insert into lock.mutex (task_id)
         values (release_mutex.task_id)

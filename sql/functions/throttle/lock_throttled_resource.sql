@@ -1,8 +1,9 @@
 -- lock_throttled_resource returns true when the resource was not granted within its interval, and never waits to say so.
 --
--- The first look denies without a lock. The row is then taken with skip locked: one that another open transaction has
--- granted, or is granting, is a denial as well, whether that transaction commits or not. The sum is made in UTC, so that
--- days and months do not depend on the session's time zone.
+-- The grab takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
+-- transaction has granted, or is granting, is a denial as well, whether that transaction commits or not. The look that follows
+-- only tells a denial from a resource that is unknown. The sum is made in UTC, so that days and months do not depend on the
+-- session's time zone.
 create or replace function lock.lock_throttled_resource(
     resource_id  text,
     details      text
@@ -15,7 +16,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     right_now  constant timestamptz := clock_timestamp();
-    passed     boolean;
     ahead      boolean;
 begin
     if lock_throttled_resource.resource_id is null
@@ -30,35 +30,31 @@ begin
         perform lock.check_id(lock_throttled_resource.details, 'details');
         perform lock.check_id(trim(lock_throttled_resource.details), 'details');
     end if;
-    select
-        throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC',
-        throttled_resource.last_locked > right_now
-    into passed, ahead
+    perform
+    from lock.throttled_resource
+    where throttled_resource.resource_id = lock_throttled_resource.resource_id
+      and throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC'
+    for no key update skip locked;
+    if found then
+        update lock.throttled_resource
+        set
+            last_locked = right_now,
+            last_locker_details = lock_throttled_resource.details,
+            unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
+        where throttled_resource.resource_id = lock_throttled_resource.resource_id;
+        return true;
+    end if;
+    select throttled_resource.last_locked > right_now into ahead
     from lock.throttled_resource
     where throttled_resource.resource_id = lock_throttled_resource.resource_id;
     if not found then
         raise exception 'throttled resource "%" was never created', lock_throttled_resource.resource_id
             using errcode = 'no_data_found',
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
-    elsif not passed then
-        if ahead then
-            perform lock.pull_back_throttled_resource(lock_throttled_resource.resource_id);
-        end if;
-        return false;
+    elsif ahead then
+        perform lock.pull_back_throttled_resource(lock_throttled_resource.resource_id);
     end if;
-    update lock.throttled_resource
-    set
-        last_locked = right_now,
-        last_locker_details = lock_throttled_resource.details,
-        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
-    where throttled_resource.resource_id = (
-        select due.resource_id
-        from lock.throttled_resource as due
-        where due.resource_id = lock_throttled_resource.resource_id
-          and due.last_locked at time zone 'UTC' + due.throttle_interval < right_now at time zone 'UTC'
-        for no key update skip locked
-    );
-    return found;
+    return false;
 end;
 $$;
 

@@ -14,9 +14,6 @@ as $$
 declare
     right_now  constant timestamptz := clock_timestamp();
 begin
-    if current_setting('transaction_read_only')::boolean then
-        return;
-    end if;
     update lock.throttled_resource
     set
         last_locked = right_now,

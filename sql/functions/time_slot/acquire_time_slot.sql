@@ -1,6 +1,6 @@
 -- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted before.
 --
--- Waiting is as in acquire_mutex: in the insert, without a transaction id. date_bin cuts time at the epoch, and
+-- It grabs, looks and waits as acquire_mutex does: in the insert, without a transaction id. date_bin cuts time at the epoch, and
 -- takes a day for 24 hours; some versions put an exact multiple before 1970 one slot too early, which is put right below.
 create or replace function lock.acquire_time_slot(
     task_id     text,
@@ -15,7 +15,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     slot     timestamptz;
-    newest   timestamptz;
     attempt  integer;
 begin
     if acquire_time_slot.task_id is null
@@ -43,28 +42,27 @@ begin
         then
             slot := acquire_time_slot.at;
         end if;
-        select time_slot.slot_start into newest
+        perform
         from lock.time_slot
-        where time_slot.task_id = acquire_time_slot.task_id;
-        if newest >= slot then
-            return false;
-        elsif found then
+        where time_slot.task_id = acquire_time_slot.task_id
+          and time_slot.slot_start < slot
+        for no key update skip locked;
+        if found then
             update lock.time_slot
             set
                 slot_start = slot,
                 resolution = acquire_time_slot.resolution,
                 granted_at = clock_timestamp(),
                 unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
-            where time_slot.task_id = (
-                select older.task_id
-                from lock.time_slot as older
-                where older.task_id = acquire_time_slot.task_id
-                  and older.slot_start < slot
-                for no key update skip locked
-            );
-            if found then
-                return true;
-            end if;
+            where time_slot.task_id = acquire_time_slot.task_id;
+            return true;
+        end if;
+        perform
+        from lock.time_slot
+        where time_slot.task_id = acquire_time_slot.task_id
+          and time_slot.slot_start >= slot;
+        if found then
+            return false;
         end if;
         insert into lock.time_slot (task_id, slot_start, resolution, unused_since)
         values (

@@ -1,7 +1,7 @@
 -- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
 --
--- The sum is made in UTC, so that days and months do not depend on the session's time zone. Waiting is as in acquire_mutex:
--- in the insert, without a transaction id; it succeeds only when the row was dropped meanwhile, and then makes it again, as
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone. It grabs, looks and
+-- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile, and then makes it again, as
 -- if the grant had come before the drop.
 create or replace function lock.acquire_timeout(
     task_id  text
@@ -28,6 +28,17 @@ begin
     end if;
     loop
         right_now := clock_timestamp();
+        perform
+        from lock.timeout
+        where timeout.task_id = acquire_timeout.task_id
+          and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+        for no key update skip locked;
+        if found then
+            update lock.timeout
+            set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+            where timeout.task_id = acquire_timeout.task_id;
+            return true;
+        end if;
         select
             timeout.timeout,
             timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC',
@@ -44,18 +55,6 @@ begin
                 perform lock.pull_back_timeout(acquire_timeout.task_id);
             end if;
             return false;
-        end if;
-        update lock.timeout
-        set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
-        where timeout.task_id = (
-            select due.task_id
-            from lock.timeout as due
-            where due.task_id = acquire_timeout.task_id
-              and due.ts at time zone 'UTC' + due.timeout < right_now at time zone 'UTC'
-            for no key update skip locked
-        );
-        if found then
-            return true;
         end if;
         insert into lock.timeout (task_id, ts, timeout, unused_since)
         values (acquire_timeout.task_id, right_now, length, date_trunc('hour', right_now at time zone 'UTC' + length))

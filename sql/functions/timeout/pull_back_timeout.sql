@@ -14,9 +14,6 @@ as $$
 declare
     right_now  constant timestamptz := clock_timestamp();
 begin
-    if current_setting('transaction_read_only')::boolean then
-        return;
-    end if;
     update lock.timeout
     set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
     where timeout.task_id = (
