@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/seed4787c507/locks/db"
+)
+
+// plainTask is what one writes without the package, for the same guarantee: a fenced capture that skips what others lock.
+var plainTask = []string{
+	"create table plain_task (like lock.task including defaults including constraints, primary key (queue_id, id))",
+	"create index on plain_task (queue_id, status, available_at) where status <> 'in_progress' and retries_left is distinct from 0",
+}
+
+const (
+	plainCapture = `update plain_task set status = 'in_progress', attempt = plain_task.attempt + 1,
+			retries_left = plain_task.retries_left - 1, deadline = clock_timestamp() + timeout, changed_at = clock_timestamp()
+		from (select queue_id, id from plain_task
+			where queue_id = 'default' and status = 'new' and status <> 'in_progress' and retries_left is distinct from 0
+			and available_at <= clock_timestamp()
+			order by available_at limit $1 for update skip locked) as held
+		where plain_task.queue_id = held.queue_id and plain_task.id = held.id
+		returning plain_task.*`
+	plainSettle = `update plain_task set status = 'done', available_at = clock_timestamp(), deadline = null, changed_at = clock_timestamp()
+		from unnest($1::text[], $2::bigint[]) as settled (id, attempt)
+		where plain_task.queue_id = 'default' and plain_task.id = settled.id and plain_task.attempt = settled.attempt
+		and plain_task.status = 'in_progress'`
+)
+
+// A taskPair is one way to settle a batch and capture the next.
+type taskPair func(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size int32) ([]db.Task, error)
+
+func taskIDs(tasks []db.Task) (ids []string, attempts []int64, results []string, delays []time.Duration) {
+	ids, attempts, results = []string{}, []int64{}, []string{}
+	for _, task := range tasks {
+		ids, attempts, results = append(ids, task.ID), append(attempts, task.Attempt), append(results, "done")
+	}
+	return ids, attempts, results, nil
+}
+
+func plainPair(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size int32) ([]db.Task, error) {
+	if len(settle) > 0 {
+		ids, attempts, _, _ := taskIDs(settle)
+		if _, err := conn.Exec(ctx, plainSettle, ids, attempts); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := conn.Query(ctx, plainCapture, size)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[db.Task])
+}
+
+func lockPair(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size int32) ([]db.Task, error) {
+	q := db.New(conn)
+	if len(settle) > 0 {
+		ids, attempts, _, _ := taskIDs(settle)
+		if _, err := q.SetStatuses(ctx, db.SetStatusesParams{Ids: ids, Attempts: attempts, Status: db.TaskDone, QueueID: "default"}); err != nil {
+			return nil, err
+		}
+	}
+	return q.Capture(ctx, db.CaptureParams{Max: size, QueueID: "default", Statuses: []string{"new", "failed"}})
+}
+
+func lockSteady(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size int32) ([]db.Task, error) {
+	ids, attempts, results, delays := taskIDs(settle)
+	return db.New(conn).SettleAndCapture(ctx, db.SettleAndCaptureParams{
+		Ids: ids, Attempts: attempts, Results: results, Delays: delays, Max: size, QueueID: "default", Statuses: []string{"new", "failed"},
+	})
+}
+
+// drain lets all clients work a backlog off, and returns tasks per second: of all, or of the first and the last tenth.
+func drain(size int32, pair taskPair, ends bool) func(ctx context.Context, url string, seconds int) (float64, error) {
+	return func(ctx context.Context, url string, seconds int) (float64, error) {
+		config, err := pgxpool.ParseConfig(url)
+		if err != nil {
+			return 0, err
+		}
+		config.MaxConns = int32(*clients)
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		if err != nil {
+			return 0, err
+		}
+		defer pool.Close()
+		for _, sql := range []string{"vacuum analyze", "checkpoint"} {
+			if _, err := pool.Exec(ctx, sql); err != nil {
+				return 0, err
+			}
+		}
+		began := time.Now()
+		done := make([][]time.Duration, *clients)
+		var group errgroup.Group
+		for n := range *clients {
+			group.Go(func() error {
+				conn, err := pool.Acquire(ctx)
+				if err != nil {
+					return err
+				}
+				defer conn.Release()
+				var batch []db.Task
+				for {
+					if batch, err = pair(ctx, conn, batch, size); err != nil || len(batch) == 0 {
+						return err
+					}
+					now := time.Since(began)
+					for range batch {
+						done[n] = append(done[n], now)
+					}
+					if !ends && now > time.Duration(seconds)*10*time.Second {
+						return fmt.Errorf("the backlog is too long for this machine")
+					}
+				}
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return 0, err
+		}
+		var all int
+		for _, times := range done {
+			all += len(times)
+		}
+		return float64(all) / time.Since(began).Seconds(), nil
+	}
+}
+
+func init() {
+	backlog := func(table string, n int) string {
+		return fmt.Sprintf(`truncate %[1]s; insert into %[1]s (id, available_at)
+			select 'task ' || n, clock_timestamp() - interval '1 hour' + n * interval '1 microsecond' from generate_series(1, %[2]d) n`, table, n)
+	}
+	for _, c := range []struct {
+		size    int32
+		backlog int
+	}{{100, 100000}, {10, 100000}, {1, 20000}} {
+		comparisons = append(comparisons, comparison{kind: "task", name: fmt.Sprintf("%d no-op tasks in batches of %d", c.backlog, c.size), setup: plainTask, scripts: []script{
+			{name: "plain update and update", before: backlog("plain_task", c.backlog), run: drain(c.size, plainPair, false)},
+			{name: "lock.capture and lock.set_statuses", before: backlog("lock.task", c.backlog), run: drain(c.size, lockPair, false), atLeast: 0.8},
+			{name: "lock.settle_and_capture", before: backlog("lock.task", c.backlog), run: drain(c.size, lockSteady, false), atLeast: 0.8},
+		}})
+	}
+}
