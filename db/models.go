@@ -61,15 +61,16 @@ type ChosenEngine struct {
 	Engine string
 }
 
-// Tasks that failed and have no capture left. lock.retry_task revives one.
+// Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
 type DeadLetter struct {
 	QueueID   string
 	ID        string
+	Status    TaskStatus
 	Attempt   int64
 	Owner     *string
 	Payload   json.RawMessage
 	CreatedAt time.Time
-	FailedAt  time.Time
+	ChangedAt time.Time
 }
 
 // Workers that listen and have nothing to do: their producers notify them. Worth nothing after a crash.

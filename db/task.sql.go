@@ -129,7 +129,7 @@ func (q *Queries) CreateTasks(ctx context.Context, arg CreateTasksParams) (int64
 }
 
 const deadLetters = `-- name: DeadLetters :many
-select queue_id, id, attempt, owner, payload, created_at, failed_at from lock.dead_letter where queue_id = $1::text order by failed_at limit $2::integer
+select queue_id, id, status, attempt, owner, payload, created_at, changed_at from lock.dead_letter where queue_id = $1::text order by changed_at limit $2::integer
 `
 
 type DeadLettersParams struct {
@@ -137,7 +137,7 @@ type DeadLettersParams struct {
 	Max     int32
 }
 
-// DeadLetters lists at most max tasks of a queue that failed and have no capture left, oldest first.
+// DeadLetters lists at most max tasks of a queue that are not done and have no capture left, oldest first.
 func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]DeadLetter, error) {
 	rows, err := q.db.Query(ctx, deadLetters, arg.QueueID, arg.Max)
 	if err != nil {
@@ -150,11 +150,12 @@ func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]Dea
 		if err := rows.Scan(
 			&i.QueueID,
 			&i.ID,
+			&i.Status,
 			&i.Attempt,
 			&i.Owner,
 			&i.Payload,
 			&i.CreatedAt,
-			&i.FailedAt,
+			&i.ChangedAt,
 		); err != nil {
 			return nil, err
 		}

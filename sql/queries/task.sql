@@ -69,6 +69,6 @@ select lock.purge_tasks(
     status => sqlc.arg('status')::lock.task_status
 ) as purged;
 
--- DeadLetters lists at most max tasks of a queue that failed and have no capture left, oldest first.
+-- DeadLetters lists at most max tasks of a queue that are not done and have no capture left, oldest first.
 -- name: DeadLetters :many
-select * from lock.dead_letter where queue_id = sqlc.arg('queue_id')::text order by failed_at limit sqlc.arg('max')::integer;
+select * from lock.dead_letter where queue_id = sqlc.arg('queue_id')::text order by changed_at limit sqlc.arg('max')::integer;

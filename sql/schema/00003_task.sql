@@ -82,14 +82,14 @@ create index if not exists task_queue_id_status_exhausted_idx on lock.task (queu
     where status <> 'in_progress' and retries_left = 0;
 
 create or replace view lock.dead_letter as
-select task.queue_id, task.id, task.attempt, task.owner, task.payload, task.created_at, task.changed_at as failed_at
+select task.queue_id, task.id, task.status, task.attempt, task.owner, task.payload, task.created_at, task.changed_at
 from lock.task
-where task.status = 'failed'
-  and task.status <> 'in_progress'
+where task.status <> 'in_progress'
+  and task.status <> 'done'
   and task.retries_left = 0;
 
 comment on view lock.dead_letter is
-    'Tasks that failed and have no capture left. lock.retry_task revives one.';
+    'Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.';
 
 -- functions: written by make migration, not by hand
 
