@@ -527,6 +527,41 @@ func TestTaskStorm(t *testing.T) {
 			}
 		}
 	})
+	t.Run("settling before capturing does not deadlock", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		const n = 5000
+		e.session(t).exec("select lock.create_tasks(array(select 'task ' || n from generate_series(1, $1) n))", n)
+		work := &taskWork{grants: map[string]int{}}
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				ids, attempts, results := []string{}, []int64{}, []string{}
+				for {
+					tasks, err := db.New(e.pool).SettleAndCapture(ctx, db.SettleAndCaptureParams{
+						Ids: ids, Attempts: attempts, Results: results, Max: 1 + rand.Int32N(5), QueueID: "default", Statuses: []string{"new"},
+					})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if len(tasks) == 0 {
+						return
+					}
+					ids, attempts, results = ids[:0], attempts[:0], results[:0]
+					for _, task := range tasks {
+						work.grant(task.ID, task.Attempt)
+						ids, attempts, results = append(ids, task.ID), append(attempts, task.Attempt), append(results, "done")
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if found := work.doubles(); len(found) > 0 || len(work.grants) != n {
+			t.Errorf("%d grants, twice: %.200v", len(work.grants), found)
+		}
+		answers(e.sessionAs(t, e.super), n, "select count(*) from lock.task where status = 'done' and attempt = 1")
+	})
 	t.Run("the checker catches a capture that numbers no attempts", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
