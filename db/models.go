@@ -5,15 +5,74 @@
 package db
 
 import (
+	"database/sql/driver"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+// new: never captured, or given back. in_progress: a capture has it. done and failed: settled.
+type TaskStatus string
+
+const (
+	TaskNew        TaskStatus = "new"
+	TaskInProgress TaskStatus = "in_progress"
+	TaskDone       TaskStatus = "done"
+	TaskFailed     TaskStatus = "failed"
+)
+
+func (e *TaskStatus) Scan(src interface{}) error {
+	switch s := src.(type) {
+	case []byte:
+		*e = TaskStatus(s)
+	case string:
+		*e = TaskStatus(s)
+	default:
+		return fmt.Errorf("unsupported scan type for TaskStatus: %T", src)
+	}
+	return nil
+}
+
+type NullTaskStatus struct {
+	TaskStatus TaskStatus
+	Valid      bool // Valid is true if TaskStatus is not NULL
+}
+
+// Scan implements the Scanner interface.
+func (ns *NullTaskStatus) Scan(value interface{}) error {
+	if value == nil {
+		ns.TaskStatus, ns.Valid = "", false
+		return nil
+	}
+	ns.Valid = true
+	return ns.TaskStatus.Scan(value)
+}
+
+// Value implements the driver Valuer interface.
+func (ns NullTaskStatus) Value() (driver.Value, error) {
+	if !ns.Valid {
+		return nil, nil
+	}
+	return string(ns.TaskStatus), nil
+}
+
 // What key locks are made of here; one row, written by the first migration, never to be changed. Read it by lock.engine().
 type ChosenEngine struct {
 	Engine string
+}
+
+// Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
+type DeadLetter struct {
+	QueueID   string
+	ID        string
+	Status    TaskStatus
+	Attempt   int64
+	Owner     *string
+	Payload   json.RawMessage
+	CreatedAt time.Time
+	ChangedAt time.Time
 }
 
 // The row type of what lock.check() answers. Always empty.
@@ -135,6 +194,29 @@ type MutexStatus struct {
 	AcquiredAt *time.Time
 	HeldFor    *time.Duration
 	ReleasedAt time.Time
+}
+
+// Named tasks that lock.capture hands out. Ids are unique within their queue.
+type Task struct {
+	QueueID string
+	ID      string
+	Status  TaskStatus
+	// How often it was captured. Only the worker with this attempt may settle or extend it.
+	Attempt int64
+	// How often it may still be captured; null: any number of times; failed with 0 is a dead letter.
+	RetriesLeft *int32
+	// How long a capture may hold it before the next capture takes it over; null: for ever.
+	Timeout *time.Duration
+	// No capture before this time; the oldest is captured first. While it is in_progress: since when it had been available.
+	AvailableAt time.Time
+	// When its time in_progress runs out; null: never, or it is not in_progress.
+	Deadline *time.Time
+	// Who captured it last, as that capture said.
+	Owner     *string
+	Payload   json.RawMessage
+	CreatedAt time.Time
+	// When its status or attempt changed last.
+	ChangedAt time.Time
 }
 
 // Resources that are granted at most once per interval. lock.throttled_resource_status is the view for everybody.

@@ -30,6 +30,9 @@ const (
 
 	versionTable = "public.lock_goose_version"
 	patience     = 30 * time.Second
+
+	// workerURL names the variable that makes this binary a worker process of a test: its database.
+	workerURL = "LOCKS_TEST_WORKER_URL"
 )
 
 // target is what this run of the tests talks to.
@@ -47,6 +50,9 @@ var ctx = context.Background()
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	if os.Getenv(workerURL) != "" {
+		return m.Run() // A worker process of another test, whose target it uses.
+	}
 	name := os.Getenv("LOCKS_TEST_TARGET")
 	if name == "" {
 		name = "local"

@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/url"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -374,6 +378,21 @@ func TestWakeWatch(t *testing.T) {
 			t.Errorf("a worker that hears nothing is listed")
 		}
 	})
+	t.Run("polls behind a pooler that swallows notifications", func(t *testing.T) {
+		t.Parallel()
+		e, owner := wakeEnv(t)
+		pool := wakePooler(t, e)
+		var took atomic.Int64
+		wakeWorker(t, pool, "q", wake.Options{Poll: time.Hour, Blind: 5 * time.Millisecond}, func(n int64) { took.Add(n) })
+		for n := range int64(5) {
+			_, err := owner.Exec(ctx, "select produce('q')")
+			must(t, err)
+			eventually(t, "the job is taken", func() bool { return took.Load() == n+1 })
+		}
+		if n := wakeIdlers(t, e, "q"); n != 0 {
+			t.Errorf("a worker that hears nothing is listed")
+		}
+	})
 	t.Run("shares one listener, and ends it with the last loop", func(t *testing.T) {
 		t.Parallel()
 		e, _ := wakeEnv(t)
@@ -472,5 +491,50 @@ func wakeDeaf(t *testing.T, e *env) *pgxpool.Pool {
 			return err == nil
 		})
 	})
+	return pool
+}
+
+// wakePooler is a pool through a pgbouncer that shares connections between transactions.
+func wakePooler(t *testing.T, e *env) *pgxpool.Pool {
+	t.Helper()
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		t.Skip("pgbouncer is not installed")
+	}
+	u, err := url.Parse(e.url)
+	must(t, err)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	port := free.Addr().(*net.TCPAddr).Port
+	free.Close()
+	dir, err := os.MkdirTemp("", "locks-bouncer-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	must(t, os.Chmod(dir, 0o755))
+	must(t, os.WriteFile(dir+"/users", []byte(`"locks_app" ""`), 0o644))
+	must(t, os.WriteFile(dir+"/ini", fmt.Appendf(nil, `[databases]
+* = host=%s port=%s user=locks_app
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = any
+auth_file = %s/users
+pool_mode = transaction
+ignore_startup_parameters = extra_float_digits
+`, u.Hostname(), u.Port(), port, dir), 0o644))
+	cmd := exec.Command(program, dir+"/ini")
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}} // It refuses to run as root.
+	}
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	u.Host = fmt.Sprintf("127.0.0.1:%d", port)
+	pool := openPool(t, u.String()+"&default_query_exec_mode=exec", 10)
+	eventually(t, "pgbouncer answers", func() bool { return pool.Ping(ctx) == nil })
+	t.Cleanup(pool.Close)
 	return pool
 }

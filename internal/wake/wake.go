@@ -97,6 +97,7 @@ type watcher struct {
 
 	listed   int       // the listener's epoch when this worker was listed as idle; 0: it is not listed
 	listedAt time.Time // when that was
+	line     bool      // the list may hold a line of this worker, asked for or not: a call may fail after its commit
 	working  *time.Timer
 	unlisted chan struct{} // closed when working has fired and is through
 	pending  []string      // producers that may have missed the line
@@ -106,7 +107,7 @@ type watcher struct {
 func (w *watcher) run(ctx context.Context) error {
 	defer func() {
 		w.rest()
-		if w.listed != 0 {
+		if w.line {
 			w.unlist()
 		}
 	}()
@@ -154,7 +155,7 @@ func (w *watcher) run(ctx context.Context) error {
 // list makes producers notify this worker. The caller looks for work once more afterwards.
 func (w *watcher) list(ctx context.Context, epoch int) error {
 	q := db.New(w.pool)
-	w.listedAt = time.Now()
+	w.listedAt, w.line = time.Now(), true
 	err := q.StartIdling(ctx, db.StartIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name, Lasting: 2*w.opts.Poll + longestPause})
 	if err != nil {
 		return fmt.Errorf("lock.start_idling: %w", err)
@@ -230,7 +231,7 @@ func (w *watcher) rest() {
 	}
 	if !w.working.Stop() {
 		<-w.unlisted
-		w.listed, w.pending = 0, nil
+		w.listed, w.pending, w.line = 0, nil, false
 	}
 	w.working = nil
 }

@@ -75,8 +75,12 @@ type checker struct {
 	findings  []Finding
 	tables    map[string]map[string]string // table, column, type
 	composite map[string]bool
-	body      string // the text of the function around
+	body      string          // the text of the function around
+	aside     map[string]bool // types that a block before has moved out of the way of their creation
 }
+
+// A type that is there already steps aside, under a name that ends with _kept: there is no create type if not exists.
+var stepsAside = regexp.MustCompile(`alter type (\S+) rename to \w+_kept`)
 
 func (c *checker) refuse(rule, format string, args ...any) {
 	if Rules[rule] == "" {
@@ -103,6 +107,12 @@ func (c *checker) script(text string, top bool) {
 			end = int(raw.StmtLocation + raw.StmtLen)
 		}
 		statement := text[raw.StmtLocation:end]
+		if moved := stepsAside.FindStringSubmatch(statement); moved != nil && top {
+			if c.aside == nil {
+				c.aside = map[string]bool{}
+			}
+			c.aside[moved[1]] = true
+		}
 		skip := len(leading.FindString(statement))
 		if top {
 			c.line = 1 + strings.Count(text[:int(raw.StmtLocation)+skip], "\n")
@@ -601,7 +611,9 @@ func (c *checker) idempotent(node *pg_query.Node) {
 		again(n.ViewStmt.Replace, "create view without or replace")
 	case *pg_query.Node_CreateTrigStmt:
 		again(n.CreateTrigStmt.Replace, "create trigger without or replace")
-	case *pg_query.Node_CompositeTypeStmt, *pg_query.Node_CreateEnumStmt, *pg_query.Node_CreateDomainStmt, *pg_query.Node_CreateRoleStmt:
+	case *pg_query.Node_CreateEnumStmt:
+		again(c.aside[names(n.CreateEnumStmt.TypeName)], "create type that is not moved aside before")
+	case *pg_query.Node_CompositeTypeStmt, *pg_query.Node_CreateDomainStmt, *pg_query.Node_CreateRoleStmt:
 		again(false, "a create without if not exists: guard it in a do block")
 	case *pg_query.Node_AlterEnumStmt:
 		again(n.AlterEnumStmt.SkipIfNewValExists, "alter type ... add value without if not exists")

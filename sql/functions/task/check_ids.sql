@@ -1,0 +1,39 @@
+-- check_ids refuses a list of ids that is null, has a null, an id twice, or one that is empty or too long.
+create or replace function lock.check_ids(
+    ids  text[]
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    bad  text;
+begin
+    if check_ids.ids is null or array_position(check_ids.ids, null) is not null then
+        raise exception 'ids and their elements must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
+    end if;
+    if cardinality(check_ids.ids) = 1 then
+        perform lock.check_id(check_ids.ids[array_lower(check_ids.ids, 1)], 'id');
+        return;
+    end if;
+    select given.id into bad
+    from unnest(check_ids.ids) as given(id)
+    group by given.id
+    having count(*) > 1 or given.id = '' or octet_length(given.id) > 1024
+    limit 1;
+    if found then
+        perform lock.check_id(bad, 'id');
+        raise exception 'id % is given twice', bad
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass every id once.';
+    end if;
+end;
+$$;
+
+comment on function lock.check_ids(text[]) is
+    'Internal: refuses a list of ids that is null or has a null (22004), an id twice, or one that is empty or too long (22023).';
+
+revoke all on function lock.check_ids(text[]) from public;

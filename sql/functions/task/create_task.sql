@@ -1,0 +1,44 @@
+-- create_task adds a task to a queue; false: the queue has a task of this id already, and it stays as it is.
+--
+-- Two that create the same id at once: the second waits for the first's transaction, and creates it when that rolls back.
+create or replace function lock.create_task(
+    id            text,
+    queue_id      text              default 'default',
+    status        lock.task_status  default 'new',
+    retries_left  integer           default null,
+    timeout       interval          default null,
+    payload       jsonb             default null,
+    available_at  timestamptz       default null
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock.check_id(create_task.id, 'id');
+    perform lock.check_task(create_task.queue_id, create_task.status, create_task.retries_left, create_task.timeout, create_task.available_at);
+    insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
+    values (
+        create_task.queue_id, create_task.id, create_task.status, create_task.retries_left, create_task.timeout, create_task.payload,
+        coalesce(create_task.available_at, clock_timestamp())
+    )
+    on conflict on constraint task_pkey do nothing;
+    if not found then
+        return false;
+    end if;
+    perform lock.wake('lock_task', create_task.queue_id);
+    return true;
+end;
+$$;
+
+comment on function lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz) is
+    'Adds a task; false: the queue has one of this id already, which stays as it is. retries_left: how many captures it may have (null: any '
+    'number, 0: none). timeout: how long a capture may hold it before the next capture takes it over (null: for ever; set one, or a worker '
+    'that dies keeps its task). available_at: no capture before that time (null: now). Waits only for an open transaction that creates '
+    'the same id. Wakes the queue''s idle workers at commit. Errors: 22004 null id, queue_id or status; 22023 empty or longer than 1024 '
+    'bytes, in_progress, negative retries_left, timeout not positive or with months, infinite available_at. '
+    'From the state transition, retries and queues of the SQL locks article.';
+
+revoke all on function lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz) from public;

@@ -1,0 +1,52 @@
+-- create_tasks adds many tasks to a queue in one statement, and returns how many were new.
+--
+-- They become available a microsecond apart, in the order of ids, so that captures take them in that order and can remember
+-- how far they have come. They are inserted in the order of their ids, so that two calls with the same ids cannot deadlock.
+create or replace function lock.create_tasks(
+    ids           text[],
+    queue_id      text              default 'default',
+    status        lock.task_status  default 'new',
+    retries_left  integer           default null,
+    timeout       interval          default null,
+    payload       jsonb             default null,
+    available_at  timestamptz       default null,
+    payloads      jsonb[]           default null
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    began  constant timestamptz := coalesce(create_tasks.available_at, clock_timestamp());
+    added  bigint;
+begin
+    perform lock.check_ids(create_tasks.ids);
+    perform lock.check_task(create_tasks.queue_id, create_tasks.status, create_tasks.retries_left, create_tasks.timeout, create_tasks.available_at);
+    if cardinality(create_tasks.payloads) <> cardinality(create_tasks.ids) then
+        raise exception '% payloads for % ids', cardinality(create_tasks.payloads), cardinality(create_tasks.ids)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass one payload for each id, or none at all, or the same for all as payload.';
+    end if;
+    insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
+    select
+        create_tasks.queue_id, given.id, create_tasks.status, create_tasks.retries_left, create_tasks.timeout,
+        coalesce(given.payload, create_tasks.payload), began + (given.place - 1) * interval '1 microsecond'
+    from unnest(create_tasks.ids, create_tasks.payloads) with ordinality as given(id, payload, place)
+    order by given.id
+    on conflict on constraint task_pkey do nothing;
+    get diagnostics added = row_count;
+    if added > 0 then
+        perform lock.wake('lock_task', create_tasks.queue_id);
+    end if;
+    return added;
+end;
+$$;
+
+comment on function lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]) is
+    'Adds many tasks at once and returns how many were new; the arguments are those of lock.create_task. payloads: one for each id, where it '
+    'is not null, instead of payload. Captures take them in the order of ids. Waits only for open transactions that create the same ids. '
+    'Errors: those of lock.create_task, 22004 a null id, 22023 an id twice or arrays of different lengths.';
+
+revoke all on function lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]) from public;

@@ -1,0 +1,53 @@
+-- next_task_in says after how long a capture may find something that it does not find now; no row: not by itself.
+--
+-- It looks at what is stored, so it is zero or less while another transaction that may yet roll back holds a task that is due.
+create or replace function lock.next_task_in(
+    queue_id  text    default 'default',
+    statuses  text[]  default '{new,failed}'
+)
+returns setof interval
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+declare
+    wanted   text;
+    due      timestamptz;
+    soonest  timestamptz;
+begin
+    perform lock.check_id(next_task_in.queue_id, 'queue_id');
+    perform lock.check_statuses(next_task_in.statuses);
+    select task.deadline into soonest
+    from lock.task
+    where task.queue_id = next_task_in.queue_id
+      and task.status = 'in_progress'
+      and task.deadline is not null
+    order by task.deadline
+    limit 1;
+    foreach wanted in array next_task_in.statuses loop
+        select task.available_at into due
+        from lock.task
+        where task.queue_id = next_task_in.queue_id
+          and task.status = wanted::lock.task_status
+          and task.status <> 'in_progress'
+          and task.retries_left is distinct from 0
+        order by task.available_at
+        limit 1;
+        soonest := least(soonest, due);
+    end loop;
+    if soonest is not null then
+        return next soonest - clock_timestamp();
+    end if;
+end;
+$$;
+
+comment on function lock.next_task_in(text, text[]) is
+    'After how long the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
+    'still open holds one that is due; no row: there is none. For a worker that found nothing and wants to know how long to sleep. '
+    'Never waits. Errors: 22004 null, 22023 bad names.';
+
+revoke all on function lock.next_task_in(text, text[]) from public;

@@ -1,0 +1,80 @@
+-- purge_tasks deletes settled tasks that nobody has touched for a while, oldest first, and returns how many.
+create or replace function lock.purge_tasks(
+    older_than  interval,
+    max         integer           default 10000,
+    queue_id    text              default 'default',
+    status      lock.task_status  default 'done'
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    before  constant timestamptz := clock_timestamp() - purge_tasks.older_than;
+    chosen  text[];
+    more    text[];
+    purged  bigint;
+begin
+    perform lock.check_interval(purge_tasks.older_than, 'older_than', false);
+    perform lock.check_task(purge_tasks.queue_id, purge_tasks.status, null, null, null);
+    if purge_tasks.status not in ('done', 'failed') then
+        raise exception 'only done and failed tasks can be purged, not %', purge_tasks.status
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass done, or failed for the dead letters.';
+    elsif purge_tasks.max is null or purge_tasks.max < 1 then
+        raise exception 'max must be at least 1, not %', purge_tasks.max
+            using errcode = case when purge_tasks.max is null then 'null_value_not_allowed' else 'invalid_parameter_value' end,
+                  hint = 'Pass how many tasks to delete at most.';
+    end if;
+    select array_agg(held.id) into chosen
+    from (
+        select task.id
+        from lock.task
+        where task.queue_id = purge_tasks.queue_id
+          and task.status = purge_tasks.status
+          and task.status <> 'in_progress'
+          and task.retries_left = 0
+          and task.available_at < before
+        order by task.available_at
+        limit purge_tasks.max
+        for update skip locked
+    ) as held;
+    if purge_tasks.status = 'done' and purge_tasks.max > coalesce(cardinality(chosen), 0) then
+        select array_agg(held.id) into more
+        from (
+            select task.id
+            from lock.task
+            where task.queue_id = purge_tasks.queue_id
+              and task.status = purge_tasks.status
+              and task.status <> 'in_progress'
+              and task.retries_left is distinct from 0
+              and task.available_at < before
+            order by task.available_at
+            limit purge_tasks.max - coalesce(cardinality(chosen), 0)
+            for update skip locked
+        ) as held;
+    end if;
+    if chosen is null and more is null then
+        return 0;
+    end if;
+    delete from lock.task
+    where task.queue_id = purge_tasks.queue_id
+      and task.id = any (chosen || more);
+    get diagnostics purged = row_count;
+    return purged;
+end;
+$$;
+
+comment on function lock.purge_tasks(interval, integer, text, lock.task_status) is
+    'Deletes at most max done tasks that were settled longer than older_than ago, oldest first, and returns how many; with status failed '
+    'the dead letters, never a task that can still be captured as failed. Skips what others hold, never waits. Call it until it returns less than max. A purged id can be '
+    'created again, and then counts its attempts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
+
+revoke all on function lock.purge_tasks(interval, integer, text, lock.task_status) from public;

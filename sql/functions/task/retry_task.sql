@@ -1,0 +1,44 @@
+-- retry_task makes a task new once more, with so many captures ahead of it; false: somebody has it in progress.
+create or replace function lock.retry_task(
+    id            text,
+    retries_left  integer,
+    queue_id      text  default 'default'
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock.check_id(retry_task.id, 'id');
+    perform lock.check_id(retry_task.queue_id, 'queue_id');
+    if retry_task.retries_left < 1 then
+        raise exception 'retries_left must be at least 1, not %', retry_task.retries_left
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass how many captures the task may have; null: any number.';
+    end if;
+    update lock.task
+    set status = 'new',
+        retries_left = retry_task.retries_left,
+        available_at = clock_timestamp(),
+        deadline = null,
+        changed_at = clock_timestamp()
+    where task.queue_id = retry_task.queue_id
+      and task.id = retry_task.id
+      and task.status <> 'in_progress';
+    if not found then
+        perform lock.check_known(retry_task.id, retry_task.queue_id);
+        return false;
+    end if;
+    perform lock.wake('lock_task', retry_task.queue_id);
+    return true;
+end;
+$$;
+
+comment on function lock.retry_task(text, integer, text) is
+    'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number). '
+    'False: it is in_progress; settle it first. Its attempts go on counting. Waits while another transaction is changing the task. Wakes idle '
+    'workers at commit. Errors: P0002 unknown task; 22004 null id or queue_id; 22023 bad id, retries_left below 1.';
+
+revoke all on function lock.retry_task(text, integer, text) from public;

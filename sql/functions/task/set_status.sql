@@ -1,0 +1,53 @@
+-- set_status ends an attempt, or without attempt gives a task another status whoever has it; false: the attempt is stale.
+--
+-- The attempt is compared in the statement that writes: a worker that was taken over cannot overwrite its successor. Without an
+-- attempt nothing is compared, and the worker that has the task is the one that becomes stale: its attempt is no longer
+-- in_progress.
+create or replace function lock.set_status(
+    id        text,
+    status    lock.task_status,
+    attempt   bigint    default null,
+    queue_id  text      default 'default',
+    delay     interval  default '0'
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if set_status.id is null or set_status.id = '' or octet_length(set_status.id) > 1024 then
+        perform lock.check_id(set_status.id, 'id');
+    end if;
+    perform lock.check_task(set_status.queue_id, set_status.status, null, null, null);
+    if set_status.delay is null or set_status.delay <> interval '0' then
+        perform lock.check_interval(set_status.delay, 'delay', true);
+    end if;
+    update lock.task
+    set status = set_status.status,
+        available_at = clock_timestamp() + set_status.delay,
+        deadline = null,
+        changed_at = clock_timestamp()
+    where task.queue_id = set_status.queue_id
+      and task.id = set_status.id
+      and (set_status.attempt is null or task.attempt = set_status.attempt and task.status = 'in_progress');
+    if not found then
+        perform lock.check_known(set_status.id, set_status.queue_id);
+        return false;
+    end if;
+    if set_status.status <> 'done' then
+        perform lock.wake('lock_task', set_status.queue_id);
+    end if;
+    return true;
+end;
+$$;
+
+comment on function lock.set_status(text, lock.task_status, bigint, text, interval) is
+    'Settles a captured task as done, failed or (to give it back) new. With the attempt that lock.capture returned: false when the task was '
+    'taken over, settled or set by somebody else since, and nothing changes. Without attempt: sets any task, whoever has it, and makes that '
+    'worker''s attempt stale; for operators and for the article''s plain state machine. delay: no capture of it before that has passed. '
+    'Keeps retries_left. Waits while another transaction is changing the task. Wakes idle workers, except for done. '
+    'Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months.';
+
+revoke all on function lock.set_status(text, lock.task_status, bigint, text, interval) from public;

@@ -1,0 +1,38 @@
+-- set_statuses settles many captured tasks at once, and returns how many attempts were not stale.
+create or replace function lock.set_statuses(
+    ids       text[],
+    attempts  bigint[],
+    status    lock.task_status,
+    queue_id  text      default 'default',
+    delay     interval  default '0'
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if set_statuses.ids is null then
+        perform lock.check_ids(set_statuses.ids);
+    end if;
+    perform lock.check_task(set_statuses.queue_id, set_statuses.status, null, null, null);
+    if set_statuses.delay is null or set_statuses.delay <> interval '0' then
+        perform lock.check_interval(set_statuses.delay, 'delay', true);
+    end if;
+    return lock.settle(
+        set_statuses.ids,
+        set_statuses.attempts,
+        array_fill(set_statuses.status::text, array[cardinality(set_statuses.ids)]),
+        set_statuses.queue_id,
+        case when set_statuses.delay <> interval '0' then array_fill(set_statuses.delay, array[cardinality(set_statuses.ids)]) end
+    );
+end;
+$$;
+
+comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval) is
+    'Settles many captured tasks in one statement, each with its attempt as in lock.set_status, and returns how many were; those whose attempt is '
+    'stale or that do not exist are left out. Waits while another transaction is changing one of them. '
+    'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay.';
+
+revoke all on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval) from public;

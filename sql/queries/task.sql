@@ -1,0 +1,74 @@
+-- CreateTask adds a task to a queue; false: the queue has one of this id already, which stays as it is. RetriesLeft: how many
+-- captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: for ever). AvailableAt: nil is now.
+-- name: CreateTask :one
+select lock.create_task(
+    id => sqlc.arg('id')::text, queue_id => sqlc.arg('queue_id')::text, retries_left => sqlc.narg('retries_left')::integer,
+    timeout => sqlc.narg('timeout')::interval, payload => sqlc.narg('payload')::jsonb, available_at => sqlc.narg('available_at')::timestamptz
+) as created;
+
+-- CreateTasks adds many tasks at once, available in this order, and says how many were new. Payloads: one for each id, or nil.
+-- For a million of them, COPY ids and payloads into a temporary table and call lock.create_tasks over array_agg: see docs/task.md.
+-- name: CreateTasks :one
+select lock.create_tasks(
+    ids => sqlc.arg('ids')::text[], queue_id => sqlc.arg('queue_id')::text, retries_left => sqlc.narg('retries_left')::integer,
+    timeout => sqlc.narg('timeout')::interval, available_at => sqlc.narg('available_at')::timestamptz, payloads => sqlc.narg('payloads')::jsonb[]
+) as created;
+
+-- Capture takes at most max tasks for the caller, from any of statuses (new, failed, done) in this order, oldest first; none: nothing
+-- can be had now. Give their Attempt back to SetStatus. It never waits, and never gives one attempt to two callers.
+-- name: Capture :many
+select * from lock.capture(
+    max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[], owner => sqlc.narg('owner')::text
+);
+
+-- SetStatus settles a captured task; false: the attempt is stale. With a nil attempt it sets any task, whoever has it.
+-- name: SetStatus :one
+select lock.set_status(
+    id => sqlc.arg('id')::text, status => sqlc.arg('status')::lock.task_status, attempt => sqlc.narg('attempt')::bigint,
+    queue_id => sqlc.arg('queue_id')::text, delay => sqlc.arg('delay')::interval
+) as settled;
+
+-- SetStatuses settles many captured tasks at once and says how many were; stale attempts are left out.
+-- name: SetStatuses :one
+select lock.set_statuses(
+    ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], status => sqlc.arg('status')::lock.task_status,
+    queue_id => sqlc.arg('queue_id')::text, delay => sqlc.arg('delay')::interval
+) as settled;
+
+-- SettleAndCapture settles the last batch, every task in its own status and with its own delay, and captures the next, in one
+-- round trip and one commit.
+-- name: SettleAndCapture :many
+select * from lock.settle_and_capture(
+    ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], results => sqlc.arg('results')::text[],
+    max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[],
+    owner => sqlc.narg('owner')::text, delays => sqlc.arg('delays')::interval[]
+);
+
+-- ExtendTask gives the holder of an attempt timeout from now on; false: the attempt is stale.
+-- name: ExtendTask :one
+select lock.extend_task(
+    id => sqlc.arg('id')::text, attempt => sqlc.arg('attempt')::bigint, timeout => sqlc.arg('timeout')::interval, queue_id => sqlc.arg('queue_id')::text
+) as extended;
+
+-- RetryTask revives a task, such as a dead letter, with so many captures ahead (nil: any number); false: it is in progress.
+-- name: RetryTask :one
+select lock.retry_task(id => sqlc.arg('id')::text, retries_left => sqlc.narg('retries_left')::integer, queue_id => sqlc.arg('queue_id')::text) as revived;
+
+-- GetTask returns a task as it is stored; pgx.ErrNoRows: there is none.
+-- name: GetTask :one
+select * from lock.get_task(id => sqlc.arg('id')::text, queue_id => sqlc.arg('queue_id')::text);
+
+-- NextTaskIn says after how long the next task becomes available or times out; none: not by itself.
+-- name: NextTaskIn :many
+select lock.next_task_in(queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[])::interval as due;
+
+-- PurgeTasks deletes at most max tasks that were settled as status (done, or failed for dead letters) longer than olderThan ago.
+-- name: PurgeTasks :one
+select lock.purge_tasks(
+    older_than => sqlc.arg('older_than')::interval, max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text,
+    status => sqlc.arg('status')::lock.task_status
+) as purged;
+
+-- DeadLetters lists at most max tasks of a queue that are not done and have no capture left, oldest first.
+-- name: DeadLetters :many
+select * from lock.dead_letter where queue_id = sqlc.arg('queue_id')::text order by changed_at limit sqlc.arg('max')::integer;

@@ -1,0 +1,593 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed4787c507/locks/db"
+)
+
+// taskPublished is the capture as the article has it, with an attempt to tell its grants apart.
+const taskPublished = `create or replace function lock.capture(max integer, queue_id text default 'default', statuses text[] default '{new,failed}',
+		owner text default null)
+	returns setof lock.task language sql security definer set search_path = pg_catalog, pg_temp as $$
+	update lock.task set status = 'in_progress', attempt = attempt + 1
+	where task.id in (
+		select task.id from lock.task
+		where task.queue_id = capture.queue_id and task.status = any (capture.statuses::lock.task_status[]) limit capture.max)
+	returning task.*; $$`
+
+// captured lists what a capture returned, as 'a:1 b:1': ids and attempts.
+const captured = "select coalesce(string_agg(id || ':' || attempt, ' '), '') from "
+
+func taskOwner(t *testing.T, e *env, sql string, args ...any) {
+	t.Helper()
+	_, err := e.admin.Exec(ctx, sql, args...)
+	must(t, err)
+}
+
+func TestTaskCapture(t *testing.T) {
+	t.Parallel()
+	t.Run("the published query gives one task to two callers", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		taskOwner(t, e, taskPublished)
+		a, b := e.session(t), e.session(t)
+		a.exec("select lock.create_tasks('{task_a,task_b}')")
+		a.exec("begin")
+		answers(a, "task_a:1 task_b:1", captured+"lock.capture(3)")
+		b.exec("create temp table got (id text, attempt bigint)")
+		p := b.start("insert into got select id, attempt from lock.capture(3)").blocked()
+		a.exec("commit")
+		p.ends()
+		answers(b, "task_a:2 task_b:2", captured+"got")
+	})
+	t.Run("never gives one task to two callers, and never waits", func(t *testing.T) {
+		t.Parallel()
+		for _, level := range []string{"read committed", "repeatable read", "serializable"} {
+			e := open(t, advisory)
+			a, b := e.session(t), e.session(t)
+			a.exec("select lock.create_tasks('{task_a,task_b,task_c}')")
+			a.exec("begin isolation level " + level)
+			b.exec("begin isolation level " + level)
+			answers(a, "task_a:1 task_b:1", captured+"lock.capture(2)")
+			answers(b, "task_c:1", captured+"lock.capture(3)")
+			answers(b, "", captured+"lock.capture(3)")
+			a.exec("rollback")
+			b.exec("commit")
+			answers(b, "task_a:1 task_b:1", captured+"lock.capture(3)")
+		}
+	})
+	t.Run("an old snapshot sees no task twice", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, b := e.session(t), e.session(t)
+		a.exec("select lock.create_tasks('{a,b}')")
+		a.exec("begin isolation level repeatable read")
+		answers(a, "", captured+"lock.get_task('none')")
+		answers(b, "a:1", captured+"lock.capture(1)")
+		a.fails("40001", "select lock.capture(1)")
+		a.exec("rollback")
+		answers(a, "b:1", captured+"lock.capture(1)")
+	})
+	t.Run("an empty answer writes nothing", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('later', available_at => clock_timestamp() + interval '1 hour')")
+		s.exec("begin")
+		answers(s, "", captured+"lock.capture(5)")
+		answers(s, "", captured+"lock.settle_and_capture('{}', '{}', '{}', 5)")
+		answers(s, true, "select pg_current_xact_id_if_assigned() is null")
+		answers(s, false, "select lock.set_status('later', 'done', 1)")
+		answers(s, true, "select pg_current_xact_id_if_assigned() is null")
+		s.exec("commit")
+	})
+	t.Run("takes the oldest first within a status, and statuses in their order", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task(id, status => status::lock.task_status, available_at => clock_timestamp() - age::interval) from (values " +
+			"('n2', 'new', '2 min'), ('n9', 'new', '9 min'), ('f5', 'failed', '5 min'), ('f7', 'failed', '7 min'), ('d', 'done', '1 hour')) as t (id, status, age)")
+		answers(s, "n9:1 n2:1 f7:1", captured+"lock.capture(3)")
+		answers(s, "f5:1", captured+"lock.capture(3)")
+		answers(s, "d:1", captured+"lock.capture(3, statuses => '{failed,done,new}')")
+		answers(s, 10000, "select lock.create_tasks(array(select (n * 7919 % 10000)::text from generate_series(1, 10000) n), 'bulk')")
+		answers(s, true, "select bool_and(id::integer = n * 7919 % 10000) from lock.capture(10000, 'bulk') with ordinality as t ("+
+			"queue_id, id, status, attempt, retries_left, timeout, available_at, deadline, owner, payload, created_at, changed_at, n)")
+	})
+	t.Run("statuses done and failed are captured again and again", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task(id, status => 'done') from unnest('{task_a,task_b}'::text[]) id")
+		for n := range 5 {
+			answers(s, fmt.Sprintf("task_a:%d task_b:%[1]d", n+1), captured+"lock.capture(3, statuses => '{done,failed}')")
+			answers(s, "", captured+"lock.capture(3, statuses => '{done,failed}')")
+			answers(s, true, "select lock.set_status('task_a', 'done', $1)", n+1)
+			answers(s, true, "select lock.set_status('task_b', 'failed')")
+			s.exec("select lock.set_status('task_b', 'done')")
+		}
+	})
+	t.Run("queues do not know each other's tasks", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s, other := e.session(t), e.session(t)
+		answers(s, true, "select lock.create_task('a', 'q1', payload => '{\"n\": 1}')")
+		answers(s, true, "select lock.create_task('a', 'q2')")
+		answers(s, false, "select lock.create_task('a', 'q1', payload => '{\"n\": 2}')")
+		other.exec("begin")
+		answers(other, "a:1", captured+"lock.capture(9, 'q1')")
+		answers(s, "a:1", captured+"lock.capture(9, 'q2')")
+		answers(s, true, "select lock.set_status('a', 'done', 1, 'q2')")
+		other.exec("commit")
+		answers(s, "in_progress", "select status::text from lock.get_task('a', 'q1')")
+		answers(s, "1", "select payload ->> 'n' from lock.get_task('a', 'q1')")
+		answers(s, 0, "select count(*) from lock.get_task('a')")
+	})
+	t.Run("a task is invisible until it is available", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('a', available_at => clock_timestamp() + interval '1 hour')")
+		answers(s, "", captured+"lock.capture(1)")
+		answers(s, true, "select due between interval '59 minutes' and interval '60 minutes' from lock.next_task_in() as due")
+		taskOwner(t, e, "update lock.task set available_at = clock_timestamp() - interval '1 ms'")
+		answers(s, "a:1", captured+"lock.capture(1)")
+		answers(s, true, "select lock.set_status('a', 'failed', 1, delay => '1 hour')")
+		answers(s, "", captured+"lock.capture(1)")
+		s.exec("select lock.create_task('ancient', available_at => '0001-01-01')")
+		answers(s, "ancient:1", captured+"lock.capture(1)")
+	})
+	t.Run("creates 100,000 tasks in one statement", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		answers(s, 100000, "select lock.create_tasks(array(select 'task ' || n from generate_series(1, 100000) n), timeout => '1 minute')")
+		answers(s, 1, "select lock.create_tasks(array(select 'task ' || n from generate_series(100000, 100001) n))")
+		answers(s, "task 1:1 task 2:1", captured+"lock.capture(2)")
+		answers(s, 3, "select lock.create_tasks('{a,b,c}', 'p', payload => '1', payloads => array[null, '2', '3']::jsonb[])")
+		answers(s, "1 2 3", "select string_agg(payload::text, ' ' order by id) from lock.capture(3, 'p')")
+	})
+	t.Run("copies a million ids' worth of payloads through a temporary table", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("create temp table incoming (id text, payload jsonb)")
+		_, err := s.conn.CopyFrom(ctx, pgx.Identifier{"incoming"}, []string{"id", "payload"}, pgx.CopyFromSlice(1000, func(n int) ([]any, error) {
+			return []any{fmt.Sprint("task ", n), map[string]int{"n": n}}, nil
+		}))
+		must(t, err)
+		answers(s, 1000, "select lock.create_tasks(array_agg(id), payloads => array_agg(payload)) from incoming")
+		answers(s, "7", "select payload ->> 'n' from lock.get_task('task 7')")
+	})
+	t.Run("keeps large payloads and odd ids", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		id := `a'b"c\{d},;$$ --` + "\n\t é 好"
+		answers(s, true, "select lock.create_task($1, $1, payload => to_jsonb(repeat('x', 10000000)))", id)
+		answers(s, 10000000, "select length(payload #>> '{}') from lock.capture(1, $1, owner => $1)", id)
+		answers(s, 0, "select count(*) from lock.capture(1, $1)", id)
+		answers(s, true, "select lock.extend_task($1, 1, '1 minute', $1)", id)
+		answers(s, 1, "select lock.set_statuses(array[$1], '{1}', 'failed', $1)", id)
+		answers(s, id, "select id from lock.capture(1, $1)", id)
+		s.fails("22021", "select lock.create_task($1)", "a\x00b")
+	})
+}
+
+func TestTaskFencing(t *testing.T) {
+	t.Parallel()
+	// takenOver makes two tasks whose first worker was too slow, and whose second has them.
+	takenOver := func(t *testing.T) (*env, *session) {
+		t.Helper()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_tasks('{a,b}', timeout => '1 minute')")
+		answers(s, "a:1 b:1", captured+"lock.capture(2)")
+		answers(s, "", captured+"lock.capture(2)")
+		taskOwner(t, e, "update lock.task set deadline = clock_timestamp() - interval '1 second'")
+		answers(s, "a:2 b:2", captured+"lock.capture(2)")
+		return e, s
+	}
+	t.Run("a stale worker cannot settle, extend or resurrect", func(t *testing.T) {
+		t.Parallel()
+		e, s := takenOver(t)
+		before := get[string](s, "select string_agg(t::text, ' ') from (select (lock.get_task(id)).* from unnest('{a,b}'::text[]) id) t")
+		for _, status := range []string{"new", "done", "failed"} {
+			answers(s, false, "select lock.set_status('a', $1, 1)", status)
+			answers(s, 0, "select lock.set_statuses('{a,b}', '{1,1}', $1)", status)
+			answers(s, "", captured+"lock.settle_and_capture('{b,a}', '{1,1}', array_fill($1::text, '{2}'), 5)", status)
+		}
+		answers(s, false, "select lock.extend_task('a', 1, '1 hour')")
+		answers(s, false, "select lock.set_status('a', 'done', 3)")
+		if after := get[string](s, "select string_agg(t::text, ' ') from (select (lock.get_task(id)).* from unnest('{a,b}'::text[]) id) t"); after != before {
+			t.Errorf("changed from %s to %s", before, after)
+		}
+		answers(s, 1, "select lock.set_statuses('{a,b,gone}', '{2,1,1}', 'done')")
+		answers(s, true, "select lock.set_status('b', 'done', 2)")
+		answers(s, false, "select lock.set_status('b', 'failed', 2)")
+		answers(s, false, "select lock.extend_task('b', 2, '1 hour')")
+		_ = e
+	})
+	t.Run("refuses a settlement that waited for the takeover", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		slow, next := e.session(t), e.session(t)
+		slow.exec("select lock.create_task('a', timeout => '1 minute')")
+		slow.exec("create temp table answer (settled boolean)")
+		answers(slow, "a:1", captured+"lock.capture(1)")
+		taskOwner(t, e, "update lock.task set deadline = clock_timestamp()")
+		next.exec("begin")
+		answers(next, "a:2", captured+"lock.capture(1)")
+		p := slow.start("insert into answer select lock.set_status('a', 'done', 1)").blocked()
+		next.exec("commit")
+		p.ends()
+		answers(slow, false, "select settled from answer")
+	})
+	t.Run("a late worker that nobody took over is still in time", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_tasks('{a,b}', timeout => '1 minute')")
+		answers(s, "a:1 b:1", captured+"lock.capture(2)")
+		taskOwner(t, e, "update lock.task set deadline = clock_timestamp()")
+		answers(s, true, "select lock.extend_task('a', 1, '1 minute')")
+		answers(s, true, "select lock.set_status('b', 'done', 1)")
+		answers(s, "", captured+"lock.capture(2)")
+	})
+	t.Run("without an attempt an operator overrules the worker", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('a')")
+		answers(s, "a:1", captured+"lock.capture(1)")
+		answers(s, true, "select lock.set_status('a', 'new')")
+		answers(s, false, "select lock.set_status('a', 'done', 1)")
+		answers(s, "a:2", captured+"lock.capture(1)")
+		answers(s, false, "select lock.set_status('a', 'done', 1)")
+		answers(s, true, "select lock.set_status('a', 'done')")
+		answers(s, false, "select lock.set_status('a', 'failed', 2)")
+	})
+}
+
+func TestTaskRetries(t *testing.T) {
+	t.Parallel()
+	t.Run("count captures and stop at zero", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('a', retries_left => 2)")
+		s.exec("select lock.create_task('never', retries_left => 0)")
+		for left := 1; left >= 0; left-- {
+			answers(s, left, "select retries_left from lock.capture(5)")
+			answers(s, true, "select lock.set_status('a', 'failed', $1)", 2-left)
+		}
+		answers(s, "", captured+"lock.capture(5)")
+		answers(s, "a never", "select string_agg(id, ' ' order by id) from lock.dead_letter")
+		answers(s, true, "select lock.retry_task('a', 1)")
+		answers(s, "a:3", captured+"lock.capture(5)")
+		answers(s, false, "select lock.retry_task('a', 1)")
+		answers(s, true, "select lock.set_status('a', 'done', 3)")
+		answers(s, "never", "select string_agg(id, ' ') from lock.dead_letter")
+		answers(s, true, "select lock.retry_task('never', null)")
+		answers(s, true, "select retries_left is null from lock.capture(5)")
+	})
+	t.Run("a task that times out with no retry left is a dead letter", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_tasks(array(select 'task ' || n from generate_series(1, 25) n), retries_left => 1, timeout => '1 minute')")
+		answers(s, 25, "select count(*) from lock.capture(100)")
+		taskOwner(t, e, "update lock.task set deadline = clock_timestamp()")
+		s.exec("select lock.create_task('healthy', timeout => '1 minute')")
+		answers(s, "healthy:1", captured+"lock.capture(10)")
+		answers(s, 10, "select count(*) from lock.dead_letter")
+		answers(s, true, "select due <= '0' from lock.next_task_in() as due")
+		answers(s, "", captured+"lock.capture(10)")
+		answers(s, "", captured+"lock.capture(10)")
+		answers(s, 25, "select count(*) from lock.dead_letter")
+		answers(s, 25, "select sum(attempt)::integer from lock.dead_letter")
+		answers(s, false, "select lock.set_status('task 1', 'done', 1)")
+	})
+	t.Run("a takeover uses up a retry", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('a', retries_left => 2, timeout => '1 minute')")
+		for left := 1; left >= 0; left-- {
+			answers(s, left, "select retries_left from lock.capture(1, owner => 'w')")
+			taskOwner(t, e, "update lock.task set deadline = clock_timestamp()")
+		}
+		answers(s, "", captured+"lock.capture(1)")
+		answers(s, "a:2:w", "select id || ':' || attempt || ':' || owner from lock.dead_letter")
+	})
+	t.Run("purge_tasks deletes old settled tasks only", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task(status || retries, status => status::lock.task_status, retries_left => retries::integer) " +
+			"from unnest('{new,done,failed}'::text[]) status, unnest('{0,1}'::text[]) retries")
+		answers(s, 0, "select lock.purge_tasks('1 day')")
+		taskOwner(t, e, "update lock.task set available_at = available_at - interval '2 days'")
+		answers(s, 1, "select lock.purge_tasks('1 day', 1)")
+		answers(s, 1, "select lock.purge_tasks('1 day')")
+		answers(s, 1, "select lock.purge_tasks('1 day', status => 'failed')")
+		answers(s, 0, "select lock.purge_tasks('1 day', status => 'failed') + lock.purge_tasks('1 day')")
+		answers(s, "new1:1 failed1:1", captured+"lock.capture(10, statuses => '{new,failed,done}')")
+	})
+}
+
+func TestTaskBadInput(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	s := e.session(t)
+	s.exec("select lock.create_task('a')")
+	long := strings.Repeat("x", 1<<20)
+	for _, bad := range []struct {
+		code, sql string
+		args      []any
+	}{
+		{"22004", "select lock.create_task(null)", nil},
+		{"22023", "select lock.create_task('')", nil},
+		{"22023", "select lock.create_task($1)", []any{long}},
+		{"22004", "select lock.create_task('b', null)", nil},
+		{"22023", "select lock.create_task('b', $1)", []any{long}},
+		{"22004", "select lock.create_task('b', status => null)", nil},
+		{"22023", "select lock.create_task('b', status => 'in_progress')", nil},
+		{"22P02", "select lock.create_task('b', status => 'unknown')", nil},
+		{"22023", "select lock.create_task('b', retries_left => -1)", nil},
+		{"22023", "select lock.create_task('b', timeout => '0')", nil},
+		{"22023", "select lock.create_task('b', timeout => '-1 s')", nil},
+		{"22023", "select lock.create_task('b', timeout => '1 month')", nil},
+		{"22023", "select lock.create_task('b', available_at => 'infinity')", nil},
+		{"22004", "select lock.create_tasks(null)", nil},
+		{"22004", "select lock.create_tasks('{b,null}')", nil},
+		{"22023", "select lock.create_tasks('{b,c,b}')", nil},
+		{"22023", "select lock.create_tasks('{b,\"\"}')", nil},
+		{"22023", "select lock.create_tasks(array['b', $1])", []any{long}},
+		{"22023", "select lock.create_tasks('{b,c}', payloads => '{1}')", nil},
+		{"22004", "select lock.capture(null)", nil},
+		{"22023", "select lock.capture(0)", nil},
+		{"22023", "select lock.capture(-1)", nil},
+		{"22004", "select lock.capture(1, null)", nil},
+		{"22023", "select lock.capture(1, '')", nil},
+		{"22004", "select lock.capture(1, statuses => null)", nil},
+		{"22023", "select lock.capture(1, statuses => '{}')", nil},
+		{"22023", "select lock.capture(1, statuses => '{new,unknown}')", nil},
+		{"22023", "select lock.capture(1, statuses => '{new,null}')", nil},
+		{"22023", "select lock.capture(1, statuses => '{in_progress}')", nil},
+		{"22023", "select lock.capture(1, owner => '')", nil},
+		{"22004", "select lock.set_status(null, 'done')", nil},
+		{"22004", "select lock.set_status('a', null)", nil},
+		{"22023", "select lock.set_status('a', 'in_progress')", nil},
+		{"P0002", "select lock.set_status('unknown', 'done')", nil},
+		{"P0002", "select lock.set_status('unknown', 'done', 1)", nil},
+		{"P0002", "select lock.set_status('a', 'done', queue_id => 'another')", nil},
+		{"22004", "select lock.set_status('a', 'done', delay => null)", nil},
+		{"22023", "select lock.set_status('a', 'done', delay => '-1 s')", nil},
+		{"22023", "select lock.set_status('a', 'done', delay => '1 month')", nil},
+		{"22004", "select lock.set_statuses(null, '{1}', 'done')", nil},
+		{"22004", "select lock.set_statuses('{a}', null, 'done')", nil},
+		{"22004", "select lock.set_statuses('{a}', '{null}', 'done')", nil},
+		{"22004", "select lock.set_statuses('{null}', '{1}', 'done')", nil},
+		{"22023", "select lock.set_statuses('{a}', '{1,2}', 'done')", nil},
+		{"22023", "select lock.set_statuses('{a,a}', '{1,2}', 'done')", nil},
+		{"22023", "select lock.set_statuses('{a}', '{1}', 'in_progress')", nil},
+		{"22023", "select lock.set_statuses('{a}', '{1}', 'done', delay => '-1 s')", nil},
+		{"22004", "select lock.settle_and_capture(null, '{}', '{}', 1)", nil},
+		{"22004", "select lock.settle_and_capture('{a}', '{1}', '{null}', 1)", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{in_progress}', 1)", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done,done}', 1)", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done}', 0)", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done}', 1, delays => '{1 s,1 s}')", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done}', 1, delays => '{-1 s}')", nil},
+		{"22004", "select lock.extend_task('a', null, '1 s')", nil},
+		{"22004", "select lock.extend_task('a', 1, null)", nil},
+		{"22023", "select lock.extend_task('a', 1, '0')", nil},
+		{"P0002", "select lock.extend_task('unknown', 1, '1 s')", nil},
+		{"22023", "select lock.retry_task('a', 0)", nil},
+		{"P0002", "select lock.retry_task('unknown', 1)", nil},
+		{"22004", "select lock.get_task(null)", nil},
+		{"22023", "select lock.next_task_in(statuses => '{in_progress}')", nil},
+		{"22023", "select lock.purge_tasks('-1 day')", nil},
+		{"22023", "select lock.purge_tasks('1 day', 0)", nil},
+		{"22004", "select lock.purge_tasks('1 day', null)", nil},
+		{"22023", "select lock.purge_tasks('1 day', status => 'new')", nil},
+		{"42501", "select * from lock.task", nil},
+		{"42501", "select lock.settle('{a}', '{1}', '{done}', 'default', null)", nil},
+	} {
+		pg := s.fails(bad.code, bad.sql, bad.args...)
+		if (strings.HasPrefix(bad.code, "22") && bad.code != "22P02" || bad.code == "P0002") && pg.Hint == "" {
+			t.Errorf("%s: no hint", bad.sql)
+		}
+	}
+	answers(s, "a:0:new", "select id || ':' || attempt || ':' || status from lock.get_task('a')")
+	answers(e.sessionAs(t, e.super), 1, "select count(*) from lock.task")
+	for _, nothing := range []string{"select lock.create_tasks('{}')", "select lock.set_statuses('{}', '{}', 'done')"} {
+		answers(s, 0, nothing)
+	}
+}
+
+// taskWork is one run of many workers that fail, roll back and are killed; grants are the attempts that committed.
+type taskWork struct {
+	mu     sync.Mutex
+	grants map[string]int
+}
+
+func (w *taskWork) grant(id string, attempt int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.grants[fmt.Sprintf("%s:%d", id, attempt)]++
+}
+
+func (w *taskWork) doubles() (found []string) {
+	for grant, n := range w.grants {
+		if n > 1 {
+			found = append(found, grant)
+		}
+	}
+	return found
+}
+
+// taskStorm works n tasks off, some of them to death, and returns what was granted.
+func taskStorm(t *testing.T, e *env, n int, kill bool) *taskWork {
+	t.Helper()
+	s := e.session(t)
+	s.exec("select lock.create_tasks(array(select 'task ' || n from generate_series(1, $1) n), retries_left => 3, timeout => '200 ms')", n)
+	work := &taskWork{grants: map[string]int{}}
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg, killers sync.WaitGroup
+	pool := openPool(t, e.url+"&application_name=victim", 12)
+	if kill {
+		killers.Go(func() {
+			for running.Err() == nil {
+				e.admin.Exec(running, "select pg_terminate_backend(pid) from (select pid from pg_stat_activity where application_name = 'victim' and datname = current_database() order by random() limit 1) t")
+			}
+		})
+	}
+	levels := []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.ReadCommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
+	for range 8 {
+		wg.Go(func() {
+			for running.Err() == nil {
+				var tasks []db.Task
+				var err error
+				if rand.N(2) == 0 {
+					err = pgx.BeginTxFunc(running, pool, pgx.TxOptions{IsoLevel: levels[rand.N(len(levels))]}, func(tx pgx.Tx) error {
+						tasks, err = db.New(tx).Capture(running, db.CaptureParams{Max: 1 + rand.Int32N(20), QueueID: "default", Statuses: []string{"failed", "new"}})
+						if rand.N(5) == 0 {
+							return errors.New("roll back")
+						}
+						return err
+					})
+				} else {
+					tasks, err = db.New(pool).Capture(running, db.CaptureParams{Max: 1 + rand.Int32N(20), QueueID: "default", Statuses: []string{"new", "failed"}})
+				}
+				if err != nil {
+					continue // Rolled back, as far as anybody knows: what was granted all the same times out.
+				}
+				var ids []string
+				var attempts []int64
+				for _, task := range tasks {
+					work.grant(task.ID, task.Attempt)
+					switch rand.N(6) {
+					case 0: // forgotten: it times out
+					case 1:
+						db.New(pool).SetStatus(running, db.SetStatusParams{ID: task.ID, Status: db.TaskFailed, Attempt: &task.Attempt, QueueID: "default"})
+					default:
+						ids, attempts = append(ids, task.ID), append(attempts, task.Attempt)
+					}
+				}
+				db.New(pool).SetStatuses(running, db.SetStatusesParams{Ids: ids, Attempts: attempts, Status: db.TaskDone, QueueID: "default"})
+			}
+		})
+	}
+	eventually(t, "every task is done or dead", func() bool {
+		var left int
+		must(t, e.admin.QueryRow(ctx, "select count(*) from lock.task where status <> 'done' and (status <> 'failed' or retries_left > 0)").Scan(&left))
+		return left == 0 || len(work.doublesNow()) > 0
+	})
+	cancel()
+	wg.Wait()
+	killers.Wait()
+	return work
+}
+
+func (w *taskWork) doublesNow() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.doubles()
+}
+
+func TestTaskStorm(t *testing.T) {
+	t.Parallel()
+	t.Run("every attempt is one worker's, and every task ends", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		const n = 2000
+		work := taskStorm(t, e, n, true)
+		if found := work.doubles(); len(found) > 0 {
+			t.Errorf("granted twice: %.200v", found)
+		}
+		s := e.sessionAs(t, e.super)
+		answers(s, n, "select count(*) from lock.task")
+		answers(s, 0, "select count(*) from lock.task where attempt <> 3 - retries_left or attempt > 3")
+		for grant := range work.grants {
+			if !strings.HasSuffix(grant, ":1") && !strings.HasSuffix(grant, ":2") && !strings.HasSuffix(grant, ":3") {
+				t.Errorf("attempt beyond the retries: %s", grant)
+			}
+		}
+	})
+	t.Run("settling before capturing does not deadlock", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		const n = 5000
+		e.session(t).exec("select lock.create_tasks(array(select 'task ' || n from generate_series(1, $1) n))", n)
+		work := &taskWork{grants: map[string]int{}}
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				ids, attempts, results := []string{}, []int64{}, []string{}
+				for {
+					tasks, err := db.New(e.pool).SettleAndCapture(ctx, db.SettleAndCaptureParams{
+						Ids: ids, Attempts: attempts, Results: results, Max: 1 + rand.Int32N(5), QueueID: "default", Statuses: []string{"new"},
+					})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if len(tasks) == 0 {
+						return
+					}
+					ids, attempts, results = ids[:0], attempts[:0], results[:0]
+					for _, task := range tasks {
+						work.grant(task.ID, task.Attempt)
+						ids, attempts, results = append(ids, task.ID), append(attempts, task.Attempt), append(results, "done")
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if found := work.doubles(); len(found) > 0 || len(work.grants) != n {
+			t.Errorf("%d grants, twice: %.200v", len(work.grants), found)
+		}
+		answers(e.sessionAs(t, e.super), n, "select count(*) from lock.task where status = 'done' and attempt = 1")
+	})
+	t.Run("the checker catches a capture that numbers no attempts", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		// Twice in a row and unlocked, as the published query under contention, without the attempt that tells them apart.
+		taskOwner(t, e, strings.Replace(taskPublished, ", attempt = attempt + 1", ", attempt = 1", 1))
+		s := e.session(t)
+		s.exec("select lock.create_tasks(array(select 'task ' || n from generate_series(1, 200) n))")
+		work := &taskWork{grants: map[string]int{}}
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 200 {
+					tasks, err := db.New(e.pool).Capture(ctx, db.CaptureParams{Max: 10, QueueID: "default", Statuses: []string{"new"}})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for _, task := range tasks {
+						work.grant(task.ID, task.Attempt)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if len(work.doubles()) == 0 {
+			t.Error("the published capture gave no task twice")
+		}
+	})
+}

@@ -1,0 +1,415 @@
+package tests
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
+)
+
+// TestTaskWorkerProcess is the worker process of TestTaskProcesses, when that runs it.
+func TestTaskWorkerProcess(t *testing.T) {
+	url := os.Getenv(workerURL)
+	if url == "" {
+		t.Skip("this is a part of TestTaskProcesses")
+	}
+	pool, err := pgxpool.New(ctx, url)
+	must(t, err)
+	err = locks.WorkTasks(ctx, pool, "default", &locks.TaskOptions{Max: 5, Poll: 100 * time.Millisecond}, func(ctx context.Context, tasks []db.Task) []error {
+		for _, task := range tasks {
+			fmt.Printf("task %s:%d\n", task.ID, task.Attempt)
+		}
+		return nil
+	})
+	t.Fatal(err)
+}
+
+func TestTaskProcesses(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	s := e.session(t)
+	const n = 1500
+	s.exec("select lock.create_tasks(array(select 'task' || n from generate_series(1, $1) n), timeout => '100 ms')", n)
+	work := &taskWork{grants: map[string]int{}}
+	left := func() (count int) {
+		must(t, e.admin.QueryRow(ctx, "select count(*) from lock.task where status <> 'done'").Scan(&count))
+		return count
+	}
+	var wg sync.WaitGroup
+	var kills atomic.Int64
+	for range 3 {
+		wg.Go(func() {
+			for left() > 0 && !t.Failed() {
+				cmd := exec.Command(os.Args[0], "-test.run=^TestTaskWorkerProcess$", "-test.v")
+				cmd.Env = append(os.Environ(), workerURL+"="+e.url)
+				out, err := cmd.StdoutPipe()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := cmd.Start(); err != nil {
+					t.Error(err)
+					return
+				}
+				// Kill it in the middle of its work, or when there is none.
+				lines := bufio.NewScanner(out)
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for seen := 0; lines.Scan(); {
+						if grant, ok := strings.CutPrefix(lines.Text(), "task "); ok {
+							id, attempt, _ := strings.Cut(grant, ":")
+							var number int64
+							fmt.Sscan(attempt, &number)
+							work.grant(id, number)
+							if seen++; seen == 150 {
+								cmd.Process.Kill()
+							}
+						}
+					}
+				}()
+				for ended := false; !ended; {
+					select {
+					case <-done:
+						ended = true
+					case <-time.After(50 * time.Millisecond):
+						if left() == 0 {
+							cmd.Process.Kill()
+						}
+					}
+				}
+				cmd.Wait()
+				kills.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if found := work.doubles(); len(found) > 0 {
+		t.Errorf("granted twice: %.200v", found)
+	}
+	answers(e.sessionAs(t, e.super), n, "select count(*) from lock.task where status = 'done'")
+	if kills.Load() < 4 || len(work.grants) < n {
+		t.Errorf("%d kills, %d grants", kills.Load(), len(work.grants))
+	}
+}
+
+// taskLoop runs WorkTasks until the test ends or stop is called.
+func taskLoop(t *testing.T, pool *pgxpool.Pool, opts *locks.TaskOptions, work func(ctx context.Context, tasks []db.Task) []error) (stop func()) {
+	t.Helper()
+	running, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- locks.WorkTasks(running, pool, "default", opts, work) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("WorkTasks: %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("WorkTasks does not end with its context")
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func TestTaskWork(t *testing.T) {
+	t.Parallel()
+	hour := func() *locks.TaskOptions { return &locks.TaskOptions{Poll: time.Hour} }
+	status := func(t *testing.T, e *env, id string) (s string) {
+		t.Helper()
+		must(t, e.admin.QueryRow(ctx, "select status || ':' || attempt from lock.task where id = $1", id).Scan(&s))
+		return s
+	}
+	t.Run("settles each task by its own error", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_tasks('{good,later}')")
+		s.exec("select lock.create_task('bad', retries_left => 2)")
+		taskLoop(t, e.pool, hour(), func(ctx context.Context, tasks []db.Task) []error {
+			errs := make([]error, len(tasks))
+			for i, task := range tasks {
+				switch task.ID {
+				case "bad":
+					errs[i] = errors.New("no good")
+				case "later":
+					errs[i] = fmt.Errorf("wrapped: %w", &locks.RetryError{After: time.Hour, Err: errors.New("not yet")})
+				}
+			}
+			return errs
+		})
+		eventually(t, "all are settled", func() bool {
+			return status(t, e, "good") == "done:1" && status(t, e, "bad") == "failed:2" && status(t, e, "later") == "failed:1"
+		})
+		answers(s, true, "select available_at > clock_timestamp() + interval '59 minutes' from lock.get_task('later')")
+	})
+	t.Run("is woken by what is created, given back, revived or falls due", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('dead', status => 'failed', retries_left => 0)")
+		s.exec("select lock.create_task('held')")
+		answers(s, "held:1", captured+"lock.capture(1)")
+		for range 3 {
+			taskLoop(t, e.pool, hour(), func(context.Context, []db.Task) []error { return nil })
+		}
+		idle := func() bool { return wakeIdlers(t, e, "default") == 3 }
+		eventually(t, "all workers idle", idle)
+		s.exec("select lock.create_task('created')")
+		eventually(t, "the created task is done", func() bool { return status(t, e, "created") == "done:1" })
+		eventually(t, "all workers idle", idle)
+		s.exec("select lock.set_status('held', 'failed', 1)")
+		eventually(t, "the failed task is done", func() bool { return status(t, e, "held") == "done:2" })
+		eventually(t, "all workers idle", idle)
+		s.exec("select lock.retry_task('dead', 1)")
+		eventually(t, "the revived task is done", func() bool { return status(t, e, "dead") == "done:1" })
+		eventually(t, "all workers idle", idle)
+		s.exec("select lock.create_task('later', available_at => clock_timestamp() + interval '300 ms')")
+		eventually(t, "the scheduled task is done", func() bool { return status(t, e, "later") == "done:1" })
+		s.exec("select lock.create_task('slow', timeout => '300 ms', available_at => clock_timestamp() + interval '1 hour')")
+		taskOwner(t, e, "update lock.task set status = 'in_progress', attempt = 1, deadline = clock_timestamp() + interval '300 ms' where id = 'slow'")
+		s.exec("select lock.create_task('nudge')")
+		eventually(t, "the task of a dead worker is done", func() bool { return status(t, e, "slow") == "done:2" })
+	})
+	t.Run("finds what another's rollback gives back", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('a')")
+		s.exec("begin")
+		answers(s, "a:1", captured+"lock.capture(1)")
+		taskLoop(t, e.pool, hour(), func(context.Context, []db.Task) []error { return nil })
+		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "default") == 1 })
+		s.exec("rollback")
+		eventually(t, "the task is done", func() bool { return status(t, e, "a") == "done:1" })
+	})
+	t.Run("settles what was done when its context ends", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_tasks('{a,b,c}')")
+		started := make(chan struct{})
+		stop := taskLoop(t, e.pool, &locks.TaskOptions{Max: 1}, func(ctx context.Context, tasks []db.Task) []error {
+			close(started)
+			<-ctx.Done()
+			return nil
+		})
+		<-started
+		stop()
+		answers(s, "done:1", "select status || ':' || attempt from lock.get_task('a')")
+		answers(s, "new:0", "select status || ':' || attempt from lock.get_task('b')")
+	})
+	t.Run("drops the result of a worker that was taken over", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('a', timeout => '1 minute')")
+		var calls atomic.Int64
+		taskLoop(t, e.pool, hour(), func(ctx context.Context, tasks []db.Task) []error {
+			if calls.Add(1) == 1 {
+				taskOwner(t, e, "update lock.task set deadline = clock_timestamp()")
+				answers(s, "a:2", captured+"lock.capture(1)")
+			}
+			return nil
+		})
+		eventually(t, "the worker idles again", func() bool { return calls.Load() == 1 && wakeIdlers(t, e, "default") == 1 })
+		answers(s, "in_progress:2", "select status || ':' || attempt from lock.get_task('a')")
+	})
+	t.Run("survives the loss of every connection", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		var lost atomic.Int64
+		pool := openPool(t, e.url+"&application_name=victim", 4)
+		for range 2 {
+			taskLoop(t, pool, &locks.TaskOptions{OnError: func(error) { lost.Add(1) }}, func(context.Context, []db.Task) []error { return nil })
+		}
+		for n := range 20 {
+			s.exec("select lock.create_tasks(array(select $1::integer || ' ' || n from generate_series(1, 20) n), timeout => '100 ms')", n)
+			taskOwner(t, e, "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'victim' and datname = current_database()")
+		}
+		eventually(t, "all are done", func() bool {
+			var left int
+			must(t, e.admin.QueryRow(ctx, "select count(*) from lock.task where status <> 'done'").Scan(&left))
+			return left == 0
+		})
+	})
+	t.Run("the article's interface", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.create_tasks('{a,b}', 'q')")
+		machine := locks.NewStateMachine(e.pool, "q")
+		tasks, err := machine.Capture(ctx, 3)
+		must(t, err)
+		if len(tasks) != 2 || tasks[0].ID != "a" || tasks[0].Status != db.TaskInProgress {
+			t.Fatalf("captured %+v", tasks)
+		}
+		must(t, machine.SetStatus(ctx, "a", db.TaskFailed))
+		if tasks, err = machine.Capture(ctx, 3); err != nil || len(tasks) != 1 || tasks[0].Attempt != 2 {
+			t.Fatalf("captured %+v, %v", tasks, err)
+		}
+		wantCode(t, machine.SetStatus(ctx, "unknown", db.TaskDone), "P0002", "SetStatus")
+		_, err = machine.Capture(ctx, 0)
+		wantCode(t, err, "22023", "Capture")
+	})
+}
+
+// taskBuffers is how many buffers a statement touches, with everything inside its functions.
+func taskBuffers(t *testing.T, s *session, sql string) int {
+	t.Helper()
+	var plan []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	must(t, json.Unmarshal([]byte(get[string](s, "explain (analyze, buffers, format json) "+sql)), &plan))
+	return plan[0].Plan.Hit + plan[0].Plan.Read
+}
+
+func TestTaskCost(t *testing.T) {
+	t.Parallel()
+	rows := 1000000
+	if testing.Short() {
+		rows = 100000
+	}
+	e := open(t, advisory)
+	s := e.session(t)
+	capture := "select * from lock.capture(10, '%s')"
+	// A session that planned on the empty table must not keep a plan for an empty table.
+	for range 10 {
+		s.exec("select lock.create_tasks('{a,b}', 'early')")
+		s.exec("select lock.set_statuses(array_agg(id), array_agg(attempt), 'failed', 'early') from lock.capture(5, 'early')")
+	}
+	for _, backlog := range []struct{ queue, status, left string }{{"pending", "new", "null"}, {"done", "done", "null"}, {"dead", "failed", "0"}} {
+		taskOwner(t, e, "insert into lock.task (queue_id, id, status, retries_left, available_at) select $1, 'task ' || n, $2::lock.task_status, "+backlog.left+
+			", clock_timestamp() - interval '1 day' + n * interval '1 microsecond' from generate_series(1, $3) n", backlog.queue, backlog.status, rows)
+		if backlog.queue != "pending" {
+			s.exec("select lock.create_tasks(array(select 'late ' || n from generate_series(1, 100) n), $1)", backlog.queue)
+		}
+		for range 7 {
+			if n := taskBuffers(t, s, fmt.Sprintf(capture, backlog.queue)); n > 400 {
+				t.Errorf("capture of 10 at %d %s: %d buffers", rows, backlog.queue, n)
+			}
+		}
+		settle := fmt.Sprintf("select lock.set_statuses(array_agg(id), array_agg(attempt), 'done', '%s') from lock.capture(10, '%[1]s')", backlog.queue)
+		if n := taskBuffers(t, s, settle); n > 1000 {
+			t.Errorf("capture and settling of 10 at %d %s: %d buffers", rows, backlog.queue, n)
+		}
+		if n := taskBuffers(t, s, fmt.Sprintf("select lock.next_task_in('%s')", backlog.queue)); n > 50 {
+			t.Errorf("next_task_in at %d %s: %d buffers", rows, backlog.queue, n)
+		}
+	}
+	if n := taskBuffers(t, s, "select * from lock.capture(10, 'empty')"); n > 50 {
+		t.Errorf("capture from an empty queue: %d buffers", n)
+	}
+	if n := taskBuffers(t, s, "select * from lock.capture(10, 'done', '{done}')"); n > 400 {
+		t.Errorf("capture of 10 done tasks: %d buffers", n)
+	}
+	// The checker sees a scan when there is one.
+	super := e.sessionAs(t, e.super)
+	if n := taskBuffers(t, super, "select * from lock.task where payload = '1'"); n < rows/100 {
+		t.Errorf("a scan of everything touches only %d buffers", n)
+	}
+}
+
+func TestTaskOldSnapshot(t *testing.T) {
+	t.Parallel()
+	// wading works a backlog off under an old snapshot and returns how many of its last 100 captures wade through the dead.
+	wading := func(t *testing.T, forget bool) (n int) {
+		t.Helper()
+		e := open(t, advisory)
+		s, holder := e.session(t), e.session(t)
+		s.exec("select lock.create_tasks(array(select 'task ' || n from generate_series(1, 60000) n), timeout => '1 hour')")
+		holder.exec("begin isolation level repeatable read")
+		answers(holder, "", captured+"lock.get_task('none')")
+		const step = "select lock.set_statuses(array_agg(id), array_agg(attempt), 'done') from lock.capture($1)"
+		for range 290 {
+			s.exec(step, 200)
+		}
+		for range 100 {
+			if forget {
+				s.exec("select set_config('lock.task_' || (hashtext('default') & 63), '', false)")
+			}
+			if taskBuffers(t, s, "select * from lock.capture(10)") > 800 {
+				n++
+			}
+		}
+		holder.exec("commit")
+		return n
+	}
+	t.Run("a session does not wade through the dead again and again", func(t *testing.T) {
+		t.Parallel()
+		if n := wading(t, false); n > 10 {
+			t.Errorf("%d of 100 captures waded", n)
+		}
+	})
+	t.Run("the checker catches captures that do", func(t *testing.T) {
+		t.Parallel()
+		if n := wading(t, true); n < 90 {
+			t.Errorf("only %d of 100 captures waded", n)
+		}
+	})
+	t.Run("what appears behind the mark is found", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		// The mark as a session has it that has just waded: an hour's worth of tasks are behind it, for the next second.
+		mark := func() {
+			s.exec("select lock.create_task('new ' || clock_timestamp())")
+			s.exec(`select set_config('lock.task_' || (hashtext('default') & 63), (array['default', (now + 1000000)::text]
+				|| array_fill((now - 100000)::text, '{4}'))::text, false) from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now) t`)
+			answers(s, 1, "select count(*) from lock.capture(10)")
+		}
+		found := func(id string) {
+			t.Helper()
+			eventually(t, id+" is captured", func() bool {
+				return get[bool](s, "select coalesce(bool_or(id = $1), false) from lock.capture(10)", id)
+			})
+		}
+		mark()
+		s.exec("select lock.create_task('older', available_at => clock_timestamp() - interval '1 hour')")
+		answers(s, 0, "select count(*) from lock.capture(10)")
+		found("older")
+
+		other := e.session(t)
+		s.exec("select lock.create_task('returned', available_at => clock_timestamp() - interval '1 hour')")
+		other.exec("begin")
+		answers(other, "returned:1", captured+"lock.capture(10)")
+		mark()
+		other.exec("rollback")
+		found("returned")
+
+		s.exec("select lock.create_task('timed out', timeout => '1 minute')")
+		answers(s, "timed out:1", captured+"lock.capture(10)")
+		mark()
+		taskOwner(t, e, "update lock.task set deadline = clock_timestamp() - interval '1 hour' where id = 'timed out'")
+		found("timed out")
+	})
+	t.Run("a rollback puts the mark back", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		const note = "select coalesce(current_setting('lock.task_' || (hashtext('default') & 63), true), '')"
+		s.exec("begin")
+		s.exec("select lock.capture(1)")
+		answers(s, "{default,0}", note)
+		s.exec("rollback")
+		answers(s, "", note)
+	})
+}
