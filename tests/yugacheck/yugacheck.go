@@ -548,6 +548,13 @@ func (c *checker) dynamic(query any) {
 		return
 	}
 	text := fold(targets[0].GetResTarget().GetVal())
+	if _, err := pg_query.Parse(text); err != nil { // arguments put in at the end
+		if called := strings.TrimSuffix(text, standIn) + "()"; called != text {
+			if _, err := pg_query.Parse(called); err == nil {
+				text = called
+			}
+		}
+	}
 	if _, err := pg_query.Parse(text); err != nil || strings.TrimSpace(text) == standIn {
 		c.refuse("unreadable", "execute %v", expr["query"])
 		return

@@ -73,7 +73,7 @@ func TestLintYugabyteRules(t *testing.T) {
 		"unsupported":         {"alter system set a = 1", "cluster t", "load 'x'", "alter table t alter column a set (n_distinct = 1)", "alter table t set schema s", "alter type c add attribute a int", "drop index concurrently if exists i", function("execute 'alter system reset all';"), "drop transform if exists for int language plpgsql"},
 		"drop several":        {"drop view if exists a, b", "drop function if exists f(), g()", function("drop sequence a, b;")},
 		"schema elements":     {"create schema s create table t (a int)"},
-		"transition table":    {"create or replace trigger x after insert on t referencing new table as n for each statement execute function f()"},
+		"transition table":    {function("execute format('create trigger x after insert on %s referencing new table as n for each statement execute function f%s', a, b);"), "create or replace trigger x after insert on t referencing new table as n for each statement execute function f()"},
 		"constraint trigger":  {"create constraint trigger x after insert on t for each row execute function f()"},
 		"exclude":             {"create table if not exists t (a int, exclude using gist (a with =))"},
 		"inherits":            {"create table if not exists t () inherits (s)"},
