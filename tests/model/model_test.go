@@ -11,7 +11,7 @@ import (
 // reaches compares what went wrong with what must go wrong.
 func reaches(t *testing.T, result Result, want ...string) {
 	t.Helper()
-	t.Logf("%d states, %d steps", result.States, result.Transitions)
+	t.Logf("%s: %d states, %d steps", t.Name(), result.States, result.Transitions)
 	got := slices.Sorted(maps.Keys(result.Violations))
 	if !slices.Equal(got, want) {
 		t.Errorf("reached %q, want %q", got, want)

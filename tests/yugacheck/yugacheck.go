@@ -38,6 +38,7 @@ var Rules = map[string]string{
 	"deferrable":          "only foreign keys can be deferrable",
 	"access method":       "indexes are btree or gin",
 	"index storage":       "an index, unique or primary key takes no storage parameters",
+	"range index":         "the first key of an index is hashed there unless it says asc or desc, and a hashed time serves no range",
 	"key type":            "json, arrays, intervals, network addresses, ranges, bits, text search and composites cannot be index keys",
 	"system column":       "ctid, xmin, xmax, cmin and cmax do not exist",
 	"lock table":          "lock table works for access share alone",
@@ -358,8 +359,12 @@ func (c *checker) index(n *pg_query.IndexStmt) {
 	if n.AccessMethod == "gin" {
 		return
 	}
-	for _, param := range n.IndexParams {
+	for i, param := range n.IndexParams {
 		element := param.GetIndexElem()
+		if i == 0 && element.Ordering == pg_query.SortByDir_SORTBY_DEFAULT &&
+			slices.Contains([]string{"timestamptz", "timestamp", "date"}, c.tables[n.Relation.Relname][element.Name]) {
+			c.refuse("range index", "index %s starts with %s, without asc or desc", n.Idxname, element.Name)
+		}
 		kind := c.tables[n.Relation.Relname][element.Name]
 		if cast := element.Expr.GetTypeCast(); cast != nil {
 			kind = typeName(cast.TypeName)
@@ -553,6 +558,13 @@ func (c *checker) dynamic(query any) {
 		return
 	}
 	text := fold(targets[0].GetResTarget().GetVal())
+	if _, err := pg_query.Parse(text); err != nil { // arguments put in at the end
+		if called := strings.TrimSuffix(text, standIn) + "()"; called != text {
+			if _, err := pg_query.Parse(called); err == nil {
+				text = called
+			}
+		}
+	}
 	if _, err := pg_query.Parse(text); err != nil || strings.TrimSpace(text) == standIn {
 		c.refuse("unreadable", "execute %v", expr["query"])
 		return

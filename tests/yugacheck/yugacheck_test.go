@@ -73,7 +73,7 @@ func TestLintYugabyteRules(t *testing.T) {
 		"unsupported":         {"alter system set a = 1", "cluster t", "load 'x'", "alter table t alter column a set (n_distinct = 1)", "alter table t set schema s", "alter type c add attribute a int", "drop index concurrently if exists i", function("execute 'alter system reset all';"), "drop transform if exists for int language plpgsql"},
 		"drop several":        {"drop view if exists a, b", "drop function if exists f(), g()", function("drop sequence a, b;")},
 		"schema elements":     {"create schema s create table t (a int)"},
-		"transition table":    {"create or replace trigger x after insert on t referencing new table as n for each statement execute function f()"},
+		"transition table":    {function("execute format('create trigger x after insert on %s referencing new table as n for each statement execute function f%s', a, b);"), "create or replace trigger x after insert on t referencing new table as n for each statement execute function f()"},
 		"constraint trigger":  {"create constraint trigger x after insert on t for each row execute function f()"},
 		"exclude":             {"create table if not exists t (a int, exclude using gist (a with =))"},
 		"inherits":            {"create table if not exists t () inherits (s)"},
@@ -81,6 +81,7 @@ func TestLintYugabyteRules(t *testing.T) {
 		"access method":       {"create index if not exists i on t using brin (a)"},
 		"index storage":       {"create index if not exists i on t (a) with (fillfactor = 50)", "create table if not exists t (a int, primary key (a) with (fillfactor = 50))"},
 		"key type":            {"create table if not exists t (a interval primary key)", "create table if not exists t (a text[], constraint t_key unique (a))", "create table if not exists t (a jsonb); create index if not exists i on t (a)", "create index if not exists i on t ((a::inet))", "create table if not exists t (); alter table t add column if not exists a int4range; create index if not exists i on t (a)"},
+		"range index":         {"create table if not exists t (a timestamptz, b timestamptz); create index if not exists i on t (a)"},
 		"system column":       {"delete from t where ctid = '(0,1)'", function("perform xmin from t;"), function("declare i record; begin for i in select t.cmax from t loop null; end loop; end;"), function("execute format('select xmax from %I', 't');"), "create or replace function f() returns void language sql as $$ select ctid from t $$"},
 		"lock table":          {"lock table t", function("lock t in share mode;")},
 		"collate":             {"create table if not exists t (a text collate \"en_US\")"},
@@ -116,6 +117,7 @@ func TestLintYugabyteRules(t *testing.T) {
 	t.Run("and what is right passes", func(t *testing.T) {
 		for _, text := range []string{
 			"create table if not exists t (a bigint primary key, b interval, c jsonb); create index if not exists i on t (a asc) include (b) where a > 0",
+			"create table if not exists t (q text, a timestamptz); create index if not exists i on t (a asc); create index if not exists j on t (q, a)",
 			"create table if not exists t (c jsonb); create index if not exists i on t using gin (c)",
 			"create table if not exists t (a int); create table if not exists u (a int references t (a) deferrable); drop table if exists t, u",
 			"create or replace trigger x after insert or update of a on t for each row when (new.a > 0) execute function f()",
