@@ -5,6 +5,7 @@
 package db
 
 import (
+	"encoding/json"
 	"time"
 )
 
@@ -35,4 +36,42 @@ type LockedKey struct {
 type Migration struct {
 	Number    int32
 	AppliedAt time.Time
+}
+
+// Requests for work on entities: the queue of what is outstanding, and the history of what is settled, until it is purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload is as good as lock.enqueue.
+type Request struct {
+	// The order of the queue. Transactions may commit in another order.
+	RequestID     int64
+	QueueID       string
+	EntityID      string
+	RequestType   string
+	RequestStatus string
+	Payload       json.RawMessage
+	// Who captured it last: the process_id of lock.capture_request.
+	ProcessID *[16]byte
+	// What lock.settle_request was given: why it is in error, or was put back.
+	Message *string
+	// How often it was settled or put back; a worker's rollback or death does not count.
+	Attempts int32
+	// Whether the entity is found in the queue by this request; the others follow it. Kept by lock.add_request, lock.capture_request and lock.settle_request.
+	Head      bool
+	CreatedAt time.Time
+	// When it was captured by the worker that settled it.
+	StartedAt *time.Time
+	SettledAt *time.Time
+}
+
+// Internal: what is captured and not yet settled. Rows live inside one worker's transaction, and are never committed.
+type RequestBatch struct {
+	QueueID    string
+	EntityID   string
+	ProcessID  [16]byte
+	RequestIds []int64
+	// The entity's heads that the worker has locked.
+	Heads []int64
+}
+
+// Internal: always empty. A line of lock.request_batch refers to it at commit, and so cannot be committed.
+type SettledProcess struct {
+	ProcessID [16]byte
 }

@@ -1,0 +1,74 @@
+-- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
+--
+-- Only what was captured is settled: a request that came later is not in request_batch. A head that an uncommitted follower
+-- counts on stays one, settled as it is, so that the entity is not lost when the follower commits; capture_request takes it
+-- off later. That needs the newest snapshot: elsewhere every head stays.
+create or replace function lock.settle_request(
+    process_id  uuid,
+    status      text  default 'complete',
+    message     text  default null
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    newest   constant boolean := current_setting('transaction_isolation') = 'read committed';
+    batch    record;
+    free     bigint[];
+    moved    bigint;
+    settled  bigint := 0;
+begin
+    if settle_request.process_id is null or settle_request.status is null then
+        raise exception '% must not be null', case when settle_request.process_id is null then 'process_id' else 'status' end
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the process_id of lock.capture_request, and complete, error or new.';
+    elsif settle_request.status not in ('complete', 'error', 'new') then
+        raise exception 'status is %, and must be complete, error or new', settle_request.status
+            using errcode = 'invalid_parameter_value',
+                  hint = 'new puts the requests back for another try.';
+    end if;
+
+    for batch in
+        delete from lock.request_batch
+        where request_batch.process_id = settle_request.process_id
+        returning request_batch.*
+    loop
+        if settle_request.status = 'new' then
+            update lock.request
+            set request_status = 'new',
+                process_id = null,
+                started_at = null,
+                attempts = request.attempts + 1,
+                message = settle_request.message,
+                head = request.request_id = any (batch.heads)
+            where request.request_id = any (batch.request_ids);
+            get diagnostics moved = row_count;
+        else
+            free := case when newest then lock.free_heads(batch.heads) else '{}' end;
+            update lock.request
+            set request_status = settle_request.status::lock.request_status,
+                settled_at = clock_timestamp(),
+                attempts = request.attempts + 1,
+                message = settle_request.message,
+                head = request.request_id = any (batch.heads) and request.request_id <> all (free)
+            where request.request_id = any (batch.request_ids);
+            get diagnostics moved = row_count;
+            perform lock.retire_heads(batch.queue_id, batch.entity_id, free);
+        end if;
+        settled := settled + moved;
+    end loop;
+    return settled;
+end;
+$$;
+
+comment on function lock.settle_request(uuid, text, text) is
+    'Settles everything that process_id captured in this transaction as complete or error, with a message that is kept, and returns how many '
+    'requests that were (0: none, settled already, or another transaction''s). new puts them back for another try instead, at their old '
+    'place; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
+    'Errors: 22004 null, 22023 bad status, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.settle_request(uuid, text, text) from public;
