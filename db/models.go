@@ -54,8 +54,10 @@ type Request struct {
 	// How often it was settled or put back; a worker's rollback or death does not count.
 	Attempts int32
 	// Whether the entity is found in the queue by this request; the others follow it. Kept by lock.add_request, lock.capture_request and lock.settle_request.
-	Head      bool
-	CreatedAt time.Time
+	Head bool
+	// Put back to be tried again not before this time; its entity waits as long. Null: at once.
+	AvailableAt *time.Time
+	CreatedAt   time.Time
 	// When it was captured by the worker that settled it.
 	StartedAt *time.Time
 	SettledAt *time.Time

@@ -13,7 +13,7 @@ import (
 )
 
 const captureRequest = `-- name: CaptureRequest :many
-select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, attempts, head, created_at, started_at, settled_at from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => $3::text)
+select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, attempts, head, available_at, created_at, started_at, settled_at from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => $3::text)
 `
 
 type CaptureRequestParams struct {
@@ -45,6 +45,7 @@ func (q *Queries) CaptureRequest(ctx context.Context, arg CaptureRequestParams) 
 			&i.Message,
 			&i.Attempts,
 			&i.Head,
+			&i.AvailableAt,
 			&i.CreatedAt,
 			&i.StartedAt,
 			&i.SettledAt,
@@ -102,7 +103,7 @@ func (q *Queries) PurgeRequests(ctx context.Context, arg PurgeRequestsParams) (i
 }
 
 const requestHistory = `-- name: RequestHistory :many
-select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, attempts, head, created_at, started_at, settled_at from lock.request_history(entity_id => $1::text, queue_id => $2::text, max => $3::integer)
+select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, attempts, head, available_at, created_at, started_at, settled_at from lock.request_history(entity_id => $1::text, queue_id => $2::text, max => $3::integer)
 `
 
 type RequestHistoryParams struct {
@@ -132,6 +133,7 @@ func (q *Queries) RequestHistory(ctx context.Context, arg RequestHistoryParams) 
 			&i.Message,
 			&i.Attempts,
 			&i.Head,
+			&i.AvailableAt,
 			&i.CreatedAt,
 			&i.StartedAt,
 			&i.SettledAt,
@@ -147,19 +149,25 @@ func (q *Queries) RequestHistory(ctx context.Context, arg RequestHistoryParams) 
 }
 
 const settleRequest = `-- name: SettleRequest :one
-select lock.settle_request(process_id => $1::uuid, status => $2::text, message => $3::text) as settled
+select lock.settle_request(process_id => $1::uuid, status => $2::text, message => $3::text, delay => $4::interval) as settled
 `
 
 type SettleRequestParams struct {
 	ProcessID [16]byte
 	Status    string
 	Message   *string
+	Delay     time.Duration
 }
 
-// SettleRequest ends what processID captured in this transaction, as complete or error, or puts it back as new; how many
-// requests that were.
+// SettleRequest ends what processID captured in this transaction, as complete or error, or puts it back as new, to be tried
+// again after delay (0 otherwise); how many requests that were.
 func (q *Queries) SettleRequest(ctx context.Context, arg SettleRequestParams) (int64, error) {
-	row := q.db.QueryRow(ctx, settleRequest, arg.ProcessID, arg.Status, arg.Message)
+	row := q.db.QueryRow(ctx, settleRequest,
+		arg.ProcessID,
+		arg.Status,
+		arg.Message,
+		arg.Delay,
+	)
 	var settled int64
 	err := row.Scan(&settled)
 	return settled, err

@@ -9,10 +9,10 @@ select lock.enqueue(request_type => sqlc.arg('request_type')::text, entity_id =>
 -- name: CaptureRequest :many
 select * from lock.capture_request(process_id => sqlc.arg('process_id')::uuid, after => sqlc.arg('after')::bigint, queue_id => sqlc.arg('queue_id')::text);
 
--- SettleRequest ends what processID captured in this transaction, as complete or error, or puts it back as new; how many
--- requests that were.
+-- SettleRequest ends what processID captured in this transaction, as complete or error, or puts it back as new, to be tried
+-- again after delay (0 otherwise); how many requests that were.
 -- name: SettleRequest :one
-select lock.settle_request(process_id => sqlc.arg('process_id')::uuid, status => sqlc.arg('status')::text, message => sqlc.narg('message')::text) as settled;
+select lock.settle_request(process_id => sqlc.arg('process_id')::uuid, status => sqlc.arg('status')::text, message => sqlc.narg('message')::text, delay => sqlc.arg('delay')::interval) as settled;
 
 -- PurgeRequests deletes at most max requests that were settled longer ago than olderThan, and says how many.
 -- name: PurgeRequests :one

@@ -30,6 +30,7 @@ create table if not exists lock.request (
     message         text,
     attempts        integer              not null default 0,
     head            boolean              not null,
+    available_at    timestamptz,
     created_at      timestamptz          not null default clock_timestamp(),
     started_at      timestamptz,
     settled_at      timestamptz,
@@ -54,6 +55,9 @@ comment on column lock.request.attempts is
 
 comment on column lock.request.head is
     'Whether the entity is found in the queue by this request; the others follow it. Kept by lock.add_request, lock.capture_request and lock.settle_request.';
+
+comment on column lock.request.available_at is
+    'Put back to be tried again not before this time; its entity waits as long. Null: at once.';
 
 comment on column lock.request.started_at is
     'When it was captured by the worker that settled it.';
@@ -239,9 +243,9 @@ begin
 
     perform lock.check_tracked(tg_relid, tg_argv[0]);
     if tg_op = 'DELETE' then
-        bulk := 100 < (select count(*) from (select from old_rows limit 101) as some);
+        bulk := 100 < (select count(*) from (select from old_rows limit 101) as sample);
     else
-        bulk := 100 < (select count(*) from (select from new_rows limit 101) as some);
+        bulk := 100 < (select count(*) from (select from new_rows limit 101) as sample);
     end if;
     if bulk then
         perform lock.wake('lock_request', tg_argv[1]);
@@ -582,6 +586,7 @@ begin
         where candidate.queue_id = capture_request.queue_id
           and candidate.head
           and candidate.request_id > line
+          and (candidate.available_at is null or candidate.available_at <= clock_timestamp())
           and not (
             select coalesce(bool_or(older.request_id < candidate.request_id), false)
             from lock.request as older
@@ -943,8 +948,9 @@ revoke all on function lock.retire_heads(text, text, bigint[]) from public;
 -- off later. That needs the newest snapshot: elsewhere every head stays.
 create or replace function lock.settle_request(
     process_id  uuid,
-    status      text  default 'complete',
-    message     text  default null
+    status      text      default 'complete',
+    message     text      default null,
+    delay       interval  default '0'
 )
 returns bigint
 language plpgsql
@@ -968,6 +974,13 @@ begin
         raise exception 'status is %, and must be complete, error or new', settle_request.status
             using errcode = 'invalid_parameter_value',
                   hint = 'new puts the requests back for another try.';
+    elsif settle_request.delay is distinct from interval '0' then
+        perform lock.check_interval(settle_request.delay, 'delay', false);
+        if settle_request.status <> 'new' then
+            raise exception 'what is settled as % cannot have a delay', settle_request.status
+                using errcode = 'invalid_parameter_value',
+                      hint = 'A delay is for status new: the time until the next try.';
+        end if;
     end if;
 
     for batch in
@@ -982,6 +995,7 @@ begin
                 started_at = null,
                 attempts = request.attempts + 1,
                 message = settle_request.message,
+                available_at = case when settle_request.delay > interval '0' then clock_timestamp() + settle_request.delay end,
                 head = request.request_id = any (batch.heads)
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
@@ -1004,13 +1018,13 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.settle_request(uuid, text, text) is
+comment on function lock.settle_request(uuid, text, text, interval) is
     'Settles everything that process_id captured in this transaction as complete or error, with a message that is kept, and returns how many '
-    'requests that were (0: none, settled already, or another transaction''s). new puts them back for another try instead, at their old '
-    'place; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
-    'Errors: 22004 null, 22023 bad status, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'requests that were (0: none, settled already, or another transaction''s). new puts them back at their old place for another try '
+    'instead, not before delay is over; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
+    'Errors: 22004 null, 22023 bad status or delay, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
-revoke all on function lock.settle_request(uuid, text, text) from public;
+revoke all on function lock.settle_request(uuid, text, text, interval) from public;
 
 -- end of functions
 
@@ -1050,7 +1064,7 @@ $$;
 -- functions: written by make migration, not by hand
 
 -- gone: sql/functions/request/settle_request.sql
-drop function if exists lock.settle_request(uuid, text, text);
+drop function if exists lock.settle_request(uuid, text, text, interval);
 
 -- gone: sql/functions/request/retire_heads.sql
 drop function if exists lock.retire_heads(text, text, bigint[]);

@@ -26,9 +26,9 @@ begin
 
     perform lock.check_tracked(tg_relid, tg_argv[0]);
     if tg_op = 'DELETE' then
-        bulk := 100 < (select count(*) from (select from old_rows limit 101) as some);
+        bulk := 100 < (select count(*) from (select from old_rows limit 101) as sample);
     else
-        bulk := 100 < (select count(*) from (select from new_rows limit 101) as some);
+        bulk := 100 < (select count(*) from (select from new_rows limit 101) as sample);
     end if;
     if bulk then
         perform lock.wake('lock_request', tg_argv[1]);

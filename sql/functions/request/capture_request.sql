@@ -51,6 +51,7 @@ begin
         where candidate.queue_id = capture_request.queue_id
           and candidate.head
           and candidate.request_id > line
+          and (candidate.available_at is null or candidate.available_at <= clock_timestamp())
           and not (
             select coalesce(bool_or(older.request_id < candidate.request_id), false)
             from lock.request as older

@@ -5,8 +5,9 @@
 -- off later. That needs the newest snapshot: elsewhere every head stays.
 create or replace function lock.settle_request(
     process_id  uuid,
-    status      text  default 'complete',
-    message     text  default null
+    status      text      default 'complete',
+    message     text      default null,
+    delay       interval  default '0'
 )
 returns bigint
 language plpgsql
@@ -30,6 +31,13 @@ begin
         raise exception 'status is %, and must be complete, error or new', settle_request.status
             using errcode = 'invalid_parameter_value',
                   hint = 'new puts the requests back for another try.';
+    elsif settle_request.delay is distinct from interval '0' then
+        perform lock.check_interval(settle_request.delay, 'delay', false);
+        if settle_request.status <> 'new' then
+            raise exception 'what is settled as % cannot have a delay', settle_request.status
+                using errcode = 'invalid_parameter_value',
+                      hint = 'A delay is for status new: the time until the next try.';
+        end if;
     end if;
 
     for batch in
@@ -44,6 +52,7 @@ begin
                 started_at = null,
                 attempts = request.attempts + 1,
                 message = settle_request.message,
+                available_at = case when settle_request.delay > interval '0' then clock_timestamp() + settle_request.delay end,
                 head = request.request_id = any (batch.heads)
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
@@ -65,10 +74,10 @@ begin
 end;
 $$;
 
-comment on function lock.settle_request(uuid, text, text) is
+comment on function lock.settle_request(uuid, text, text, interval) is
     'Settles everything that process_id captured in this transaction as complete or error, with a message that is kept, and returns how many '
-    'requests that were (0: none, settled already, or another transaction''s). new puts them back for another try instead, at their old '
-    'place; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
-    'Errors: 22004 null, 22023 bad status, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'requests that were (0: none, settled already, or another transaction''s). new puts them back at their old place for another try '
+    'instead, not before delay is over; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
+    'Errors: 22004 null, 22023 bad status or delay, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
-revoke all on function lock.settle_request(uuid, text, text) from public;
+revoke all on function lock.settle_request(uuid, text, text, interval) from public;
