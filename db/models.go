@@ -71,6 +71,8 @@ type RequestBatch struct {
 	RequestIds []int64
 	// The entity's heads that the worker has locked.
 	Heads []int64
+	// Those of them that no open producer counts on, so that they can be taken off the queue.
+	Free []int64
 }
 
 // Internal: always empty. A line of lock.request_batch refers to it at commit, and so cannot be committed.

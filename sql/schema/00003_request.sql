@@ -89,6 +89,7 @@ create table if not exists lock.request_batch (
     process_id   uuid      not null,
     request_ids  bigint[]  not null,
     heads        bigint[]  not null,
+    free         bigint[]  not null,
     constraint request_batch_pkey primary key (queue_id, entity_id)
 );
 
@@ -97,6 +98,9 @@ comment on table lock.request_batch is
 
 comment on column lock.request_batch.heads is
     'The entity''s heads that the worker has locked.';
+
+comment on column lock.request_batch.free is
+    'Those of them that no open producer counts on, so that they can be taken off the queue.';
 
 create index if not exists request_batch_process_id_idx
     on lock.request_batch (process_id);
@@ -464,11 +468,11 @@ revoke all on function lock.untrack_changes(regclass) from public;
 -- add_request completes a new request: checks its ids, decides whether it is a head, and wakes the idle workers of its queue.
 --
 -- A request that finds a head of its entity becomes a follower, and locks that head for key share until it is committed.
--- Workers hold heads with the weaker lock of an update that changes no key, so producers and workers never wait for each
--- other, nor producers for producers. Before a worker takes a head off the queue it must lock it for update: it fails while
--- an uncommitted follower counts on the head, and sees every follower that was committed before. A producer that meets such
--- a lock, or finds on a newer snapshot that the head is one no more, makes its own request a head. Two heads of one entity
--- do no harm; an entity without any would be lost. Where the snapshot can be old every request is a head.
+-- A worker takes a head off the queue only when it could lock it for update: that fails while an uncommitted follower counts
+-- on it, and what counted on it before is committed and found. A producer that meets such a lock, or finds on a newer
+-- snapshot that the head is one no more, makes its own request a head. So nobody ever waits, neither producers nor workers.
+-- Two heads of one entity do no harm; an entity without any would be lost. Where the snapshot can be old every request is
+-- a head.
 --
 -- Two spellings of one condition: "head" reads the index of the queue's order, "head >= true" the index by entity. Neither
 -- query can be planned on the other's index, whatever the statistics say.
@@ -545,8 +549,13 @@ revoke all on function lock.add_request() from public;
 -- by its newest version. REPEATABLE READ and SERIALIZABLE: who worked on the entity since the snapshot has changed a head
 -- that the snapshot shows, and that raises 40001.
 --
--- A head whose request is settled was left by a worker that could not take it off, because of an open producer. It keeps
--- the entity in the queue, and is taken off here when nobody counts on it any more.
+-- Every head that no open producer counts on is then locked for update: from there on a producer makes its request a head
+-- of its own, and what counted on this one is committed and seen by the statements below. It can be taken off the queue. The
+-- others stay, settled as they may be, so that the entity is found again for what those producers commit. This needs
+-- snapshots newer than the lock: elsewhere every head stays. A head must not be updated between the two locks: PostgreSQL
+-- waits for a lock on a newer version of a row even where it is told to skip.
+--
+-- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
 create or replace function lock.capture_request(
     process_id  uuid,
     after       bigint  default 0,
@@ -567,6 +576,7 @@ declare
     others   bigint[];
     ours     boolean;
     locked   bigint[];
+    free     bigint[] := '{}';
     created  record;
     taken    bigint[];
 begin
@@ -636,6 +646,15 @@ begin
             ) <> cardinality(locked);
         end if;
 
+        if newest then
+            free := array(
+                select request.request_id
+                from lock.request
+                where request.request_id = any (locked)
+                for update skip locked
+            );
+        end if;
+
         -- The unique index has one create an entity; without settled_at in the condition no other index will do.
         select request.request_id, request.settled_at is null as outstanding
         into created
@@ -670,13 +689,13 @@ begin
         end if;
         exit when taken is not null;
 
-        if newest then
-            perform lock.retire_heads(capture_request.queue_id, entity, lock.free_heads(locked));
+        if free <> '{}' then
+            perform lock.retire_heads(capture_request.queue_id, entity, free);
         end if;
     end loop;
 
-    insert into lock.request_batch (queue_id, entity_id, process_id, request_ids, heads)
-    values (capture_request.queue_id, entity, capture_request.process_id, taken, locked);
+    insert into lock.request_batch (queue_id, entity_id, process_id, request_ids, heads, free)
+    values (capture_request.queue_id, entity, capture_request.process_id, taken, locked, free);
     return query
         select *
         from lock.request
@@ -738,35 +757,6 @@ comment on function lock.enqueue(text, text, jsonb, text) is
     'has a create already, settled or not. After the lock state machine of a spreadsheet service; see docs/request.md.';
 
 revoke all on function lock.enqueue(text, text, jsonb, text) from public;
-
--- file: sql/functions/request/free_heads.sql
--- +goose StatementBegin
--- free_heads locks those of the given heads for update that no open producer counts on, and returns them.
-create or replace function lock.free_heads(
-    heads  bigint[]
-)
-returns bigint[]
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-as $$
-begin
-    return array(
-        select request.request_id
-        from lock.request
-        where request.request_id = any (free_heads.heads)
-        for update skip locked
-    );
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock.free_heads(bigint[]) is
-    'Internal: locks the heads that no open producer counts on for update, and returns their ids. See lock.add_request.';
-
-revoke all on function lock.free_heads(bigint[]) from public;
 
 -- file: sql/functions/request/purge_requests.sql
 -- +goose StatementBegin
@@ -883,10 +873,10 @@ revoke all on function lock.request_history(text, text, integer) from public;
 
 -- file: sql/functions/request/retire_heads.sql
 -- +goose StatementBegin
--- retire_heads takes settled heads that are locked for update off the queue, and gives their place to the oldest follower.
+-- retire_heads takes settled heads that are free off the queue, and makes the oldest outstanding request a head.
 --
--- The caller holds the entity. What is committed by now and counted on one of the heads is seen here, because the locks are
--- older than this function's snapshots; what is not committed cannot count on them any more.
+-- The caller holds the entity, and locked the heads for update before this function's snapshots: so everything that counted
+-- on them is seen here.
 create or replace function lock.retire_heads(
     queue_id   text,
     entity_id  text,
@@ -899,6 +889,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
+declare
+    oldest  bigint;
 begin
     update lock.request
     set head = false
@@ -906,30 +898,30 @@ begin
       and request.head
       and request.settled_at is not null;
 
-    if exists (
+    -- Sorted as the index by entity is, so that no other can be chosen for its order.
+    select follower.request_id
+    into oldest
+    from lock.request as follower
+    where follower.queue_id = retire_heads.queue_id
+      and follower.entity_id = retire_heads.entity_id
+      and follower.settled_at is null
+      and not follower.head
+      and follower.request_status = 'new'
+    order by follower.head, follower.request_id
+    limit 1;
+    if found and not exists (
         select
         from lock.request
         where request.queue_id = retire_heads.queue_id
           and request.entity_id = retire_heads.entity_id
           and request.head >= true
           and request.settled_at is null
+          and request.request_id < oldest
     ) then
-        return;
+        update lock.request
+        set head = true
+        where request.request_id = oldest;
     end if;
-    -- Sorted as the index by entity is, so that no other can be chosen for its order.
-    update lock.request
-    set head = true
-    where request.request_id = (
-        select follower.request_id
-        from lock.request as follower
-        where follower.queue_id = retire_heads.queue_id
-          and follower.entity_id = retire_heads.entity_id
-          and follower.settled_at is null
-          and not follower.head
-          and follower.request_status = 'new'
-        order by follower.head, follower.request_id
-        limit 1
-    );
 end;
 $$;
 -- +goose StatementEnd
@@ -943,9 +935,8 @@ revoke all on function lock.retire_heads(text, text, bigint[]) from public;
 -- +goose StatementBegin
 -- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
 --
--- Only what was captured is settled: a request that came later is not in request_batch. A head that an uncommitted follower
--- counts on stays one, settled as it is, so that the entity is not lost when the follower commits; capture_request takes it
--- off later. That needs the newest snapshot: elsewhere every head stays.
+-- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
+-- free are heads no more; the others stay, settled as they are.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -960,9 +951,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    newest   constant boolean := current_setting('transaction_isolation') = 'read committed';
     batch    record;
-    free     bigint[];
     moved    bigint;
     settled  bigint := 0;
 begin
@@ -1000,16 +989,15 @@ begin
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
         else
-            free := case when newest then lock.free_heads(batch.heads) else '{}' end;
             update lock.request
             set request_status = settle_request.status::lock.request_status,
                 settled_at = clock_timestamp(),
                 attempts = request.attempts + 1,
                 message = settle_request.message,
-                head = request.request_id = any (batch.heads) and request.request_id <> all (free)
+                head = request.request_id = any (batch.heads) and request.request_id <> all (batch.free)
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
-            perform lock.retire_heads(batch.queue_id, batch.entity_id, free);
+            perform lock.retire_heads(batch.queue_id, batch.entity_id, batch.free);
         end if;
         settled := settled + moved;
     end loop;
@@ -1074,9 +1062,6 @@ drop function if exists lock.request_history(text, text, integer);
 
 -- gone: sql/functions/request/purge_requests.sql
 drop function if exists lock.purge_requests(interval, integer);
-
--- gone: sql/functions/request/free_heads.sql
-drop function if exists lock.free_heads(bigint[]);
 
 -- gone: sql/functions/request/enqueue.sql
 drop function if exists lock.enqueue(text, text, jsonb, text);

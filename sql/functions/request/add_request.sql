@@ -1,11 +1,11 @@
 -- add_request completes a new request: checks its ids, decides whether it is a head, and wakes the idle workers of its queue.
 --
 -- A request that finds a head of its entity becomes a follower, and locks that head for key share until it is committed.
--- Workers hold heads with the weaker lock of an update that changes no key, so producers and workers never wait for each
--- other, nor producers for producers. Before a worker takes a head off the queue it must lock it for update: it fails while
--- an uncommitted follower counts on the head, and sees every follower that was committed before. A producer that meets such
--- a lock, or finds on a newer snapshot that the head is one no more, makes its own request a head. Two heads of one entity
--- do no harm; an entity without any would be lost. Where the snapshot can be old every request is a head.
+-- A worker takes a head off the queue only when it could lock it for update: that fails while an uncommitted follower counts
+-- on it, and what counted on it before is committed and found. A producer that meets such a lock, or finds on a newer
+-- snapshot that the head is one no more, makes its own request a head. So nobody ever waits, neither producers nor workers.
+-- Two heads of one entity do no harm; an entity without any would be lost. Where the snapshot can be old every request is
+-- a head.
 --
 -- Two spellings of one condition: "head" reads the index of the queue's order, "head >= true" the index by entity. Neither
 -- query can be planned on the other's index, whatever the statistics say.

@@ -10,8 +10,13 @@
 -- by its newest version. REPEATABLE READ and SERIALIZABLE: who worked on the entity since the snapshot has changed a head
 -- that the snapshot shows, and that raises 40001.
 --
--- A head whose request is settled was left by a worker that could not take it off, because of an open producer. It keeps
--- the entity in the queue, and is taken off here when nobody counts on it any more.
+-- Every head that no open producer counts on is then locked for update: from there on a producer makes its request a head
+-- of its own, and what counted on this one is committed and seen by the statements below. It can be taken off the queue. The
+-- others stay, settled as they may be, so that the entity is found again for what those producers commit. This needs
+-- snapshots newer than the lock: elsewhere every head stays. A head must not be updated between the two locks: PostgreSQL
+-- waits for a lock on a newer version of a row even where it is told to skip.
+--
+-- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
 create or replace function lock.capture_request(
     process_id  uuid,
     after       bigint  default 0,
@@ -32,6 +37,7 @@ declare
     others   bigint[];
     ours     boolean;
     locked   bigint[];
+    free     bigint[] := '{}';
     created  record;
     taken    bigint[];
 begin
@@ -101,6 +107,15 @@ begin
             ) <> cardinality(locked);
         end if;
 
+        if newest then
+            free := array(
+                select request.request_id
+                from lock.request
+                where request.request_id = any (locked)
+                for update skip locked
+            );
+        end if;
+
         -- The unique index has one create an entity; without settled_at in the condition no other index will do.
         select request.request_id, request.settled_at is null as outstanding
         into created
@@ -135,13 +150,13 @@ begin
         end if;
         exit when taken is not null;
 
-        if newest then
-            perform lock.retire_heads(capture_request.queue_id, entity, lock.free_heads(locked));
+        if free <> '{}' then
+            perform lock.retire_heads(capture_request.queue_id, entity, free);
         end if;
     end loop;
 
-    insert into lock.request_batch (queue_id, entity_id, process_id, request_ids, heads)
-    values (capture_request.queue_id, entity, capture_request.process_id, taken, locked);
+    insert into lock.request_batch (queue_id, entity_id, process_id, request_ids, heads, free)
+    values (capture_request.queue_id, entity, capture_request.process_id, taken, locked, free);
     return query
         select *
         from lock.request

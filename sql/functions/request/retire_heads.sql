@@ -1,7 +1,7 @@
--- retire_heads takes settled heads that are locked for update off the queue, and gives their place to the oldest follower.
+-- retire_heads takes settled heads that are free off the queue, and makes the oldest outstanding request a head.
 --
--- The caller holds the entity. What is committed by now and counted on one of the heads is seen here, because the locks are
--- older than this function's snapshots; what is not committed cannot count on them any more.
+-- The caller holds the entity, and locked the heads for update before this function's snapshots: so everything that counted
+-- on them is seen here.
 create or replace function lock.retire_heads(
     queue_id   text,
     entity_id  text,
@@ -14,6 +14,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
+declare
+    oldest  bigint;
 begin
     update lock.request
     set head = false
@@ -21,30 +23,30 @@ begin
       and request.head
       and request.settled_at is not null;
 
-    if exists (
+    -- Sorted as the index by entity is, so that no other can be chosen for its order.
+    select follower.request_id
+    into oldest
+    from lock.request as follower
+    where follower.queue_id = retire_heads.queue_id
+      and follower.entity_id = retire_heads.entity_id
+      and follower.settled_at is null
+      and not follower.head
+      and follower.request_status = 'new'
+    order by follower.head, follower.request_id
+    limit 1;
+    if found and not exists (
         select
         from lock.request
         where request.queue_id = retire_heads.queue_id
           and request.entity_id = retire_heads.entity_id
           and request.head >= true
           and request.settled_at is null
+          and request.request_id < oldest
     ) then
-        return;
+        update lock.request
+        set head = true
+        where request.request_id = oldest;
     end if;
-    -- Sorted as the index by entity is, so that no other can be chosen for its order.
-    update lock.request
-    set head = true
-    where request.request_id = (
-        select follower.request_id
-        from lock.request as follower
-        where follower.queue_id = retire_heads.queue_id
-          and follower.entity_id = retire_heads.entity_id
-          and follower.settled_at is null
-          and not follower.head
-          and follower.request_status = 'new'
-        order by follower.head, follower.request_id
-        limit 1
-    );
 end;
 $$;
 

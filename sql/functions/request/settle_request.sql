@@ -1,8 +1,7 @@
 -- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
 --
--- Only what was captured is settled: a request that came later is not in request_batch. A head that an uncommitted follower
--- counts on stays one, settled as it is, so that the entity is not lost when the follower commits; capture_request takes it
--- off later. That needs the newest snapshot: elsewhere every head stays.
+-- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
+-- free are heads no more; the others stay, settled as they are.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -17,9 +16,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    newest   constant boolean := current_setting('transaction_isolation') = 'read committed';
     batch    record;
-    free     bigint[];
     moved    bigint;
     settled  bigint := 0;
 begin
@@ -57,16 +54,15 @@ begin
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
         else
-            free := case when newest then lock.free_heads(batch.heads) else '{}' end;
             update lock.request
             set request_status = settle_request.status::lock.request_status,
                 settled_at = clock_timestamp(),
                 attempts = request.attempts + 1,
                 message = settle_request.message,
-                head = request.request_id = any (batch.heads) and request.request_id <> all (free)
+                head = request.request_id = any (batch.heads) and request.request_id <> all (batch.free)
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
-            perform lock.retire_heads(batch.queue_id, batch.entity_id, free);
+            perform lock.retire_heads(batch.queue_id, batch.entity_id, batch.free);
         end if;
         settled := settled + moved;
     end loop;
