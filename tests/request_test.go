@@ -389,8 +389,8 @@ func TestRequestCost(t *testing.T) {
 		w.exec("commit")
 		requestBuffers(v, w.line)
 		whole, line := requestBuffers(v, 0), requestBuffers(v, w.line)
-		if line > bound || whole <= bound {
-			t.Errorf("%d buffers behind the line, %d from the beginning; want at most, and more than, %d", line, whole, bound)
+		if line > bound || whole < line+20 {
+			t.Errorf("%d buffers behind the line, want at most %d; %d from the beginning, want more", line, bound, whole)
 		}
 	})
 	t.Run("a denied capture writes nothing", func(t *testing.T) {

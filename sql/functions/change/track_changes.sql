@@ -22,7 +22,11 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass a table, such as ''public.orders'', and the column that names the entity.';
     end if;
-    perform lock.check_id(track_changes.queue_id, 'queue_id');
+    if track_changes.queue_id is null or octet_length(track_changes.queue_id) not between 1 and 1024 then
+        raise exception 'queue_id must not be null, empty or longer than 1024 bytes'
+            using errcode = case when track_changes.queue_id is null then '22004' else '22023' end,
+                  hint = 'Leave it out for changes.';
+    end if;
     select pg_class.relkind, pg_class.relispartition, pg_class.relnamespace::regnamespace::text as schema, current_user as caller
     into place
     from pg_class
@@ -40,7 +44,18 @@ begin
             using errcode = 'insufficient_privilege',
                   hint = format('As the owner of schema lock: grant execute on function lock.record_change(), lock.record_changes() to %I.', place.caller);
     end if;
-    perform lock.check_tracked(track_changes.target, track_changes.entity_column);
+    if not exists (
+        select
+        from pg_attribute
+        where pg_attribute.attrelid = track_changes.target
+          and pg_attribute.attname = track_changes.entity_column
+          and pg_attribute.attnum > 0
+          and not pg_attribute.attisdropped
+    ) then
+        raise exception 'table % has no column "%"', track_changes.target, track_changes.entity_column
+            using errcode = 'undefined_column',
+                  hint = 'Pass the column''s name exactly as it is stored, without quotes.';
+    end if;
 
     perform lock.untrack_changes(track_changes.target);
     arguments := format('(%L, %L, %L)', track_changes.entity_column, track_changes.queue_id, track_changes.target);
