@@ -5,7 +5,7 @@
 --
 -- A few rows go one by one through lock.add_request. Of many, the first of each entity is a head, without a look for another:
 -- an entity may have more heads than one. Nested loops are off because the plan is kept from one statement to the next, and
--- made for a single row it would be quadratic for 100,000.
+-- made for a single row it would be quadratic for 100,000. "offset 0" keeps a payload from being built once for each use.
 create or replace function lock.record_changes()
 returns trigger
 language plpgsql
@@ -13,10 +13,15 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_nestloop = off
+set enable_mergejoin = off
+set jit = off
+set work_mem = '32MB'
 as $$
 declare
-    changed  constant text := tg_relid::regclass;
-    bulk     boolean;
+    changed   constant text := tg_relid::regclass;
+    old_path  constant text[] := array['old', tg_argv[0]];
+    new_path  constant text[] := array['new', tg_argv[0]];
+    bulk      boolean;
 begin
     if tg_op = 'TRUNCATE' then
         insert into lock.request (queue_id, entity_id, request_type, payload)
@@ -35,62 +40,59 @@ begin
     end if;
 
     if tg_op = 'INSERT' then
-        insert into lock.request (queue_id, entity_id, request_type, payload, head)
-        select tg_argv[1], entity.id, 'update', entity.payload,
-               case when bulk then row_number() over (partition by entity.id order by entity.ordinal) = 1 end
-        from (
-            select case when octet_length(change.payload -> 'new' ->> tg_argv[0]) between 1 and 1024
-                        then change.payload -> 'new' ->> tg_argv[0]
-                        else changed end collate "C" as id,
+        with entity as materialized (
+            select case when octet_length(change.id) between 1 and 1024 then change.id else changed end as id,
                    change.payload,
                    change.ordinal
             from (
-                select row_number() over () as ordinal,
-                       to_jsonb(body) as payload
+                select built.payload #>> new_path as id, built.payload, built.ordinal
                 from (
-                    select changed as "table", tg_op as operation, null as old, new_rows as new
-                    from new_rows
-                ) as body
+                    select row_number() over () as ordinal,
+                           to_jsonb(body) as payload
+                    from (select changed as "table", tg_op as operation, null as old, new_rows as new from new_rows) as body
+                    offset 0
+                ) as built
+                offset 0
             ) as change
-        ) as entity
-        order by entity.id, entity.ordinal;
+        )
+        insert into lock.request (queue_id, entity_id, request_type, payload, head)
+        select tg_argv[1], entity.id, 'update', entity.payload,
+               case when bulk then (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+        from entity;
     elsif tg_op = 'DELETE' then
-        insert into lock.request (queue_id, entity_id, request_type, payload, head)
-        select tg_argv[1], entity.id, 'update', entity.payload,
-               case when bulk then row_number() over (partition by entity.id order by entity.ordinal) = 1 end
-        from (
-            select case when octet_length(change.payload -> 'old' ->> tg_argv[0]) between 1 and 1024
-                        then change.payload -> 'old' ->> tg_argv[0]
-                        else changed end collate "C" as id,
+        with entity as materialized (
+            select case when octet_length(change.id) between 1 and 1024 then change.id else changed end as id,
                    change.payload,
                    change.ordinal
             from (
-                select row_number() over () as ordinal,
-                       to_jsonb(body) as payload
+                select built.payload #>> old_path as id, built.payload, built.ordinal
                 from (
-                    select changed as "table", tg_op as operation, old_rows as old, null as new
-                    from old_rows
-                ) as body
+                    select row_number() over () as ordinal,
+                           to_jsonb(body) as payload
+                    from (select changed as "table", tg_op as operation, old_rows as old, null as new from old_rows) as body
+                    offset 0
+                ) as built
+                offset 0
             ) as change
-        ) as entity
-        order by entity.id, entity.ordinal;
-    else
+        )
         insert into lock.request (queue_id, entity_id, request_type, payload, head)
         select tg_argv[1], entity.id, 'update', entity.payload,
-               case when bulk then row_number() over (partition by entity.id order by entity.ordinal) = 1 end
-        from (
+               case when bulk then (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+        from entity;
+    else
+        with entity as materialized (
             -- Both ids, where they differ.
-            select unnest(case when change.old_id = change.new_id then array[change.new_id] else array[change.old_id, change.new_id] end)
-                       collate "C" as id,
+            select unnest(
+                       case when change.old_id = change.new_id and octet_length(change.new_id) between 1 and 1024 then array[change.new_id]
+                            when change.old_id is not distinct from change.new_id then array[changed]
+                            else array[
+                                case when octet_length(change.old_id) between 1 and 1024 then change.old_id else changed end,
+                                case when octet_length(change.new_id) between 1 and 1024 then change.new_id else changed end]
+                       end) as id,
                    change.payload,
                    change.ordinal
             from (
-                select case when octet_length(pair.payload -> 'old' ->> tg_argv[0]) between 1 and 1024
-                            then pair.payload -> 'old' ->> tg_argv[0] else changed end as old_id,
-                       case when octet_length(pair.payload -> 'new' ->> tg_argv[0]) between 1 and 1024
-                            then pair.payload -> 'new' ->> tg_argv[0] else changed end as new_id,
-                       pair.payload,
-                       pair.ordinal
+                select pair.payload #>> old_path as old_id, pair.payload #>> new_path as new_id, pair.payload, pair.ordinal
                 from (
                     select former.ordinal,
                            to_jsonb(body) as payload
@@ -100,10 +102,15 @@ begin
                     cross join lateral (
                         select changed as "table", tg_op as operation, former.line as old, latter.line as new
                     ) as body
+                    offset 0
                 ) as pair
+                offset 0
             ) as change
-        ) as entity
-        order by entity.id, entity.ordinal;
+        )
+        insert into lock.request (queue_id, entity_id, request_type, payload, head)
+        select tg_argv[1], entity.id, 'update', entity.payload,
+               case when bulk then (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+        from entity;
     end if;
     return null;
 end;
