@@ -200,18 +200,21 @@ func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) 
 	if tx.Conn().IsClosed() {
 		return nil, fmt.Errorf("connection lost while handling request %d: %v", batch[0].RequestID, outcome)
 	}
+	aborted := func() bool { return tx.Conn().PgConn().TxStatus() == 'E' }
+	if outcome == nil && aborted() {
+		outcome = errors.New("a statement failed, and the handler did not return its error")
+	}
 	if outcome == nil {
-		if err := inner.Commit(ctx); err == nil || errors.Is(err, pgx.ErrTxClosed) {
-			return nil, nil
-		} else if outcome = err; tx.Conn().IsClosed() {
-			return nil, err
-		}
-	}
-	if Retryable(outcome) {
+		err = inner.Commit(ctx)
+	} else if Retryable(outcome) {
 		return nil, outcome
+	} else {
+		err = inner.Rollback(ctx)
 	}
-	if err := inner.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+	if err != nil && !errors.Is(err, pgx.ErrTxClosed) {
 		return nil, err
+	} else if aborted() {
+		return nil, fmt.Errorf("the handler of request %d ended its transaction itself, and then failed: %v", batch[0].RequestID, outcome)
 	}
 	return outcome, nil
 }
