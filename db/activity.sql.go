@@ -9,6 +9,41 @@ import (
 	"context"
 )
 
+const activity = `-- name: Activity :many
+select kind, name, mode, granted, owner, pid, since, until, details from lock.activity order by kind, name
+`
+
+// Activity lists everything that is held or waited for now. For operators: it reads whole tables.
+func (q *Queries) Activity(ctx context.Context) ([]Activity, error) {
+	rows, err := q.db.Query(ctx, activity)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Activity
+	for rows.Next() {
+		var i Activity
+		if err := rows.Scan(
+			&i.Kind,
+			&i.Name,
+			&i.Mode,
+			&i.Granted,
+			&i.Owner,
+			&i.Pid,
+			&i.Since,
+			&i.Until,
+			&i.Details,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const check = `-- name: Check :many
 select severity, subject, finding, remedy from lock.check()
 `
@@ -29,6 +64,37 @@ func (q *Queries) Check(ctx context.Context) ([]Finding, error) {
 			&i.Subject,
 			&i.Finding,
 			&i.Remedy,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const queueDepth = `-- name: QueueDepth :many
+select kind, queue_id, status, count, oldest from lock.queue_depth order by kind, queue_id, status
+`
+
+// QueueDepth counts what is waiting to be done, per kind, queue and status. For dashboards: it counts row by row.
+func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
+	rows, err := q.db.Query(ctx, queueDepth)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []QueueDepth
+	for rows.Next() {
+		var i QueueDepth
+		if err := rows.Scan(
+			&i.Kind,
+			&i.QueueID,
+			&i.Status,
+			&i.Count,
+			&i.Oldest,
 		); err != nil {
 			return nil, err
 		}

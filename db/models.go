@@ -58,6 +58,19 @@ func (ns NullTaskStatus) Value() (driver.Value, error) {
 	return string(ns.TaskStatus), nil
 }
 
+// Everything that is held or waited for now, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until released), details. Keys on the advisory engine only: the row engine's locks are rows, and PostgreSQL lists who waits for rows in pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
+type Activity struct {
+	Kind    *string
+	Name    *string
+	Mode    *string
+	Granted *bool
+	Owner   *string
+	Pid     *int32
+	Since   *time.Time
+	Until   *time.Time
+	Details *string
+}
+
 // What key locks are made of here; one row, written by the first migration, never to be changed. Read it by lock.engine().
 type ChosenEngine struct {
 	Engine string
@@ -194,6 +207,57 @@ type MutexStatus struct {
 	AcquiredAt *time.Time
 	HeldFor    *time.Duration
 	ReleasedAt time.Time
+}
+
+// What is waiting to be done: tasks by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that ask once a minute, not for workers.
+type QueueDepth struct {
+	Kind    string
+	QueueID string
+	Status  string
+	Count   int64
+	Oldest  interface{}
+}
+
+// Requests for work on entities: the queue of what is outstanding, and the history of what is settled, until it is purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload is as good as lock.enqueue.
+type Request struct {
+	// The order of the queue. Transactions may commit in another order.
+	RequestID     int64
+	QueueID       string
+	EntityID      string
+	RequestType   string
+	RequestStatus string
+	Payload       json.RawMessage
+	// Who captured it last: the process_id of lock.capture_request.
+	ProcessID *[16]byte
+	// What lock.settle_request was given: why it is in error, or was put back.
+	Message *string
+	// How often it was settled or put back; a worker's rollback or death does not count.
+	Attempts int32
+	// Whether the entity is found in the queue by this request; the others follow it. Kept by lock.add_request, lock.capture_request and lock.settle_request.
+	Head bool
+	// Put back to be tried again not before this time; its entity waits as long. Null: at once.
+	AvailableAt *time.Time
+	CreatedAt   time.Time
+	// When it was captured by the worker that settled it.
+	StartedAt *time.Time
+	SettledAt *time.Time
+}
+
+// Internal: what is captured and not yet settled. Rows live inside one worker's transaction, and are never committed.
+type RequestBatch struct {
+	QueueID    string
+	EntityID   string
+	ProcessID  [16]byte
+	RequestIds []int64
+	// The entity's heads that the worker has locked.
+	Heads []int64
+	// Those of them that no open producer counts on, so that they can be taken off the queue.
+	Free []int64
+}
+
+// Internal: always empty. A line of lock.request_batch refers to it at commit, and so cannot be committed.
+type SettledProcess struct {
+	ProcessID [16]byte
 }
 
 // Named tasks that lock.capture hands out. Ids are unique within their queue.

@@ -1,0 +1,46 @@
+-- purge_requests deletes at most max requests that were settled longer ago than older_than, oldest first; how many.
+create or replace function lock.purge_requests(
+    older_than  interval,
+    max         integer  default 10000
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    purged  bigint;
+begin
+    perform lock.check_interval(purge_requests.older_than, 'older_than', false);
+    if purge_requests.max is null then
+        raise exception 'max must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Leave it out for 10000.';
+    elsif purge_requests.max < 1 then
+        raise exception 'max must be at least 1, not %', purge_requests.max
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Leave it out for 10000.';
+    end if;
+    delete from lock.request
+    where request.request_id = any (array(
+        select old.request_id
+        from lock.request as old
+        where old.settled_at < clock_timestamp() - purge_requests.older_than
+          and not old.head
+        order by old.settled_at
+        limit purge_requests.max
+        for update skip locked
+    ));
+    get diagnostics purged = row_count;
+    return purged;
+end;
+$$;
+
+comment on function lock.purge_requests(interval, integer) is
+    'Deletes at most max requests, of all queues, that were settled longer ago than older_than, oldest first, and returns how many: call it '
+    'again, in a new transaction, until it returns less than max. Never waits, never stands in a worker''s way, never touches what is '
+    'outstanding. A purged create may be created again. Errors: 22004 null, 22023 bad interval or max, 40001 under REPEATABLE READ.';
+
+revoke all on function lock.purge_requests(interval, integer) from public;

@@ -1,0 +1,59 @@
+-- request_history answers what happened to an entity: its newest requests, outstanding and settled, newest first.
+create or replace function lock.request_history(
+    entity_id  text,
+    queue_id   text     default 'default',
+    max        integer  default 100
+)
+returns setof lock.request
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+    perform lock.check_id(request_history.entity_id, 'entity_id');
+    perform lock.check_id(request_history.queue_id, 'queue_id');
+    if request_history.max is null then
+        raise exception 'max must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Leave it out for 100.';
+    elsif request_history.max < 1 then
+        raise exception 'max must be at least 1, not %', request_history.max
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Leave it out for 100.';
+    end if;
+    return query
+        select *
+        from (
+            (
+                select *
+                from lock.request
+                where request.queue_id = request_history.queue_id
+                  and request.entity_id = request_history.entity_id
+                  and request.settled_at is not null
+                order by request.request_id desc
+                limit request_history.max
+            )
+            union all
+            (
+                select *
+                from lock.request
+                where request.queue_id = request_history.queue_id
+                  and request.entity_id = request_history.entity_id
+                  and request.settled_at is null
+                order by request.request_id desc
+                limit request_history.max
+            )
+        ) as newest
+        order by newest.request_id desc
+        limit request_history.max;
+end;
+$$;
+
+comment on function lock.request_history(text, text, integer) is
+    'The newest max requests of an entity, outstanding and settled, newest first: when each was made, started and settled, by which process, '
+    'how often it was tried, and its message. Waits for nobody; what a worker is at is shown as new until it commits. '
+    'Errors: 22004 null, 22023 bad id or max.';
+
+revoke all on function lock.request_history(text, text, integer) from public;

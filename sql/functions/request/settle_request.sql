@@ -1,0 +1,79 @@
+-- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
+--
+-- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
+-- free are heads no more; the others stay, settled as they are.
+create or replace function lock.settle_request(
+    process_id  uuid,
+    status      text      default 'complete',
+    message     text      default null,
+    delay       interval  default '0'
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    batch    record;
+    moved    bigint;
+    settled  bigint := 0;
+begin
+    if settle_request.process_id is null or settle_request.status is null then
+        raise exception '% must not be null', case when settle_request.process_id is null then 'process_id' else 'status' end
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the process_id of lock.capture_request, and complete, error or new.';
+    elsif settle_request.status not in ('complete', 'error', 'new') then
+        raise exception 'status is %, and must be complete, error or new', settle_request.status
+            using errcode = 'invalid_parameter_value',
+                  hint = 'new puts the requests back for another try.';
+    elsif settle_request.delay is distinct from interval '0' then
+        perform lock.check_interval(settle_request.delay, 'delay', false);
+        if settle_request.status <> 'new' then
+            raise exception 'what is settled as % cannot have a delay', settle_request.status
+                using errcode = 'invalid_parameter_value',
+                      hint = 'A delay is for status new: the time until the next try.';
+        end if;
+    end if;
+
+    for batch in
+        delete from lock.request_batch
+        where request_batch.process_id = settle_request.process_id
+        returning request_batch.*
+    loop
+        if settle_request.status = 'new' then
+            update lock.request
+            set request_status = 'new',
+                process_id = null,
+                started_at = null,
+                attempts = request.attempts + 1,
+                message = settle_request.message,
+                available_at = case when settle_request.delay > interval '0' then clock_timestamp() + settle_request.delay end,
+                head = request.request_id = any (batch.heads)
+            where request.request_id = any (batch.request_ids);
+            get diagnostics moved = row_count;
+        else
+            update lock.request
+            set request_status = settle_request.status::lock.request_status,
+                settled_at = clock_timestamp(),
+                attempts = request.attempts + 1,
+                message = settle_request.message,
+                head = request.request_id = any (batch.heads) and request.request_id <> all (batch.free)
+            where request.request_id = any (batch.request_ids);
+            get diagnostics moved = row_count;
+            perform lock.retire_heads(batch.queue_id, batch.entity_id, batch.free);
+        end if;
+        settled := settled + moved;
+    end loop;
+    return settled;
+end;
+$$;
+
+comment on function lock.settle_request(uuid, text, text, interval) is
+    'Settles everything that process_id captured in this transaction as complete or error, with a message that is kept, and returns how many '
+    'requests that were (0: none, settled already, or another transaction''s). new puts them back at their old place for another try '
+    'instead, not before delay is over; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
+    'Errors: 22004 null, 22023 bad status or delay, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.settle_request(uuid, text, text, interval) from public;

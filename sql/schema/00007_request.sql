@@ -1,0 +1,1120 @@
+-- +goose Up
+select lock.start_migration(7, 'up');
+
+-- +goose StatementBegin
+do $$
+begin
+    if to_regtype('lock.request_type') is null then
+        create type lock.request_type as enum ('create', 'update');
+    end if;
+    if to_regtype('lock.request_status') is null then
+        create type lock.request_status as enum ('new', 'in-progress', 'complete', 'error');
+    end if;
+    comment on type lock.request_type is
+        'A create is worked on alone, outstanding updates of one entity together, and only when there is no outstanding create.';
+    comment on type lock.request_status is
+        'new, then in-progress inside the worker''s transaction, and complete or error when that commits. Nobody else ever sees in-progress.';
+end;
+$$;
+-- +goose StatementEnd
+
+-- No check constraints: each would cost an insert of one row 3 microseconds. The types, and lock.add_request, say the same.
+create table if not exists lock.request (
+    request_id      bigint               not null generated always as identity,
+    queue_id        text                 not null default 'default',
+    entity_id       text                 not null,
+    request_type    lock.request_type    not null,
+    request_status  lock.request_status  not null default 'new',
+    payload         jsonb,
+    process_id      uuid,
+    message         text,
+    attempts        integer              not null default 0,
+    head            boolean              not null,
+    available_at    timestamptz,
+    created_at      timestamptz          not null default clock_timestamp(),
+    started_at      timestamptz,
+    settled_at      timestamptz,
+    constraint request_pkey primary key (request_id)
+);
+
+comment on table lock.request is
+    'Requests for work on entities: the queue of what is outstanding, and the history of what is settled, until it is purged. A plain insert of '
+    'request_type, entity_id and, if wanted, queue_id and payload is as good as lock.enqueue.';
+
+comment on column lock.request.request_id is
+    'The order of the queue. Transactions may commit in another order.';
+
+comment on column lock.request.process_id is
+    'Who captured it last: the process_id of lock.capture_request.';
+
+comment on column lock.request.message is
+    'What lock.settle_request was given: why it is in error, or was put back.';
+
+comment on column lock.request.attempts is
+    'How often it was settled or put back; a worker''s rollback or death does not count.';
+
+comment on column lock.request.head is
+    'Whether the entity is found in the queue by this request; the others follow it. Kept by lock.add_request, lock.capture_request and lock.settle_request.';
+
+comment on column lock.request.available_at is
+    'Put back to be tried again not before this time; its entity waits as long. Null: at once.';
+
+comment on column lock.request.started_at is
+    'When it was captured by the worker that settled it.';
+
+-- See lock.add_request for why one says head and the other head >= true.
+create index if not exists request_queue_id_head_request_id_idx
+    on lock.request (queue_id, head, request_id)
+    where head;
+
+create index if not exists request_queue_id_entity_id_head_request_id_idx
+    on lock.request (queue_id, entity_id, head, request_id)
+    where settled_at is null or head >= true;
+
+create unique index if not exists request_one_create
+    on lock.request (queue_id, entity_id)
+    where request_type = 'create';
+
+create index if not exists request_queue_id_entity_id_request_id_idx
+    on lock.request (queue_id, entity_id, request_id)
+    where settled_at is not null;
+
+create index if not exists request_settled_at_idx
+    on lock.request (settled_at asc)
+    where settled_at is not null;
+
+create table if not exists lock.request_batch (
+    queue_id     text      not null,
+    entity_id    text      not null,
+    process_id   uuid      not null,
+    request_ids  bigint[]  not null,
+    heads        bigint[]  not null,
+    free         bigint[]  not null,
+    constraint request_batch_pkey primary key (queue_id, entity_id)
+);
+
+comment on table lock.request_batch is
+    'Internal: what is captured and not yet settled. Rows live inside one worker''s transaction, and are never committed.';
+
+comment on column lock.request_batch.heads is
+    'The entity''s heads that the worker has locked.';
+
+comment on column lock.request_batch.free is
+    'Those of them that no open producer counts on, so that they can be taken off the queue.';
+
+create index if not exists request_batch_process_id_idx
+    on lock.request_batch (process_id);
+
+create table if not exists lock.settled_process (
+    process_id  uuid  not null,
+    constraint settled_process_pkey primary key (process_id)
+);
+
+comment on table lock.settled_process is
+    'Internal: always empty. A line of lock.request_batch refers to it at commit, and so cannot be committed.';
+
+-- Deferred to the commit, when lock.settle_request has deleted the line. Not on YugabyteDB, where it is not known to spare deleted lines.
+-- +goose StatementBegin
+do $$
+begin
+    if version() not like '%-YB-%'
+        and not exists (select from pg_constraint where pg_constraint.conname = 'settle_request_before_commit')
+    then
+        alter table lock.request_batch
+            add constraint settle_request_before_commit foreign key (process_id)
+            references lock.settled_process (process_id) deferrable initially deferred;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+-- functions: written by make migration, not by hand
+
+-- file: sql/functions/change/check_tracked.sql
+-- +goose StatementBegin
+-- check_tracked refuses a table whose entity column is gone.
+create or replace function lock.check_tracked(
+    target         oid,
+    entity_column  text
+)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (
+        select
+        from pg_attribute
+        where pg_attribute.attrelid = check_tracked.target
+          and pg_attribute.attname = check_tracked.entity_column
+          and pg_attribute.attnum > 0
+          and not pg_attribute.attisdropped
+    ) then
+        raise exception 'table % has no column "%"', check_tracked.target::regclass, check_tracked.entity_column
+            using errcode = 'undefined_column',
+                  hint = 'Call lock.track_changes with the column that names the entity, or lock.untrack_changes.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.check_tracked(oid, text) is
+    'Internal: refuses a table whose entity column is gone (42703).';
+
+revoke all on function lock.check_tracked(oid, text) from public;
+
+-- file: sql/functions/change/record_change.sql
+-- +goose StatementBegin
+-- record_change is the row trigger that records one change of a table as a request.
+--
+-- For partitioned tables, whose partitions may be written directly and come later, and for YugabyteDB, which has no
+-- transition tables. Everywhere else record_changes does the same, a statement at a time.
+create or replace function lock.record_change()
+returns trigger
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    old_row     constant jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
+    new_row     constant jsonb := case when tg_op <> 'DELETE' then to_jsonb(new) end;
+    changed     constant text := coalesce(pg_partition_root(tg_relid), tg_relid)::regclass;
+    old_entity  text;
+    new_entity  text;
+    payload     jsonb;
+begin
+    if not coalesce(new_row, old_row) ? tg_argv[0] then
+        perform lock.check_tracked(tg_relid, tg_argv[0]);
+    end if;
+    old_entity := old_row ->> tg_argv[0];
+    new_entity := new_row ->> tg_argv[0];
+    -- A change that belongs to no entity, or to one with an impossible id, is recorded under the table's own name.
+    if octet_length(old_entity) not between 1 and 1024 or old_entity is null then
+        old_entity := changed;
+    end if;
+    if octet_length(new_entity) not between 1 and 1024 or new_entity is null then
+        new_entity := changed;
+    end if;
+    payload := jsonb_build_object('table', changed, 'operation', tg_op, 'old', old_row, 'new', new_row);
+    if tg_op = 'DELETE' or tg_op = 'UPDATE' and old_entity <> new_entity then
+        insert into lock.request (queue_id, entity_id, request_type, payload)
+        values (tg_argv[1], old_entity, 'update', payload);
+    end if;
+    if tg_op <> 'DELETE' then
+        insert into lock.request (queue_id, entity_id, request_type, payload)
+        values (tg_argv[1], new_entity, 'update', payload);
+    end if;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.record_change() is
+    'Row trigger of lock.track_changes. Runs with the rights of its owner, and so do casts to json of the table''s column types: grant '
+    'execute only to roles that are trusted with schema lock.';
+
+revoke all on function lock.record_change() from public;
+
+-- file: sql/functions/change/record_changes.sql
+-- +goose StatementBegin
+-- record_changes is the statement trigger that records all changes of a statement as requests, and every truncate.
+--
+-- The transition tables of an update are filled in step, one old and one new row at a time, and a scan returns them in that
+-- order: so the n-th old row is the n-th new row before the change, whatever the table has for a key.
+--
+-- A few rows go one by one through lock.add_request. Of many, the first of each entity is a head, without a look for another:
+-- an entity may have more heads than one. Nested loops are off because the plan is kept from one statement to the next, and
+-- made for a single row it would be quadratic for 100,000. "offset 0" keeps a payload from being built once for each use.
+create or replace function lock.record_changes()
+returns trigger
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_nestloop = off
+set enable_mergejoin = off
+set jit = off
+set work_mem = '32MB'
+as $$
+declare
+    changed   constant text := tg_relid::regclass;
+    old_path  constant text[] := array['old', tg_argv[0]];
+    new_path  constant text[] := array['new', tg_argv[0]];
+    bulk      boolean;
+begin
+    if tg_op = 'TRUNCATE' then
+        insert into lock.request (queue_id, entity_id, request_type, payload)
+        values (tg_argv[1], tg_argv[2], 'update', jsonb_build_object('table', changed, 'operation', tg_op, 'old', null, 'new', null));
+        return null;
+    end if;
+
+    perform lock.check_tracked(tg_relid, tg_argv[0]);
+    if tg_op = 'DELETE' then
+        bulk := 100 < (select count(*) from (select from old_rows limit 101) as sample);
+    else
+        bulk := 100 < (select count(*) from (select from new_rows limit 101) as sample);
+    end if;
+    if bulk then
+        perform lock.wake('lock_request', tg_argv[1]);
+    end if;
+
+    if tg_op = 'INSERT' then
+        with entity as materialized (
+            select case when octet_length(change.id) between 1 and 1024 then change.id else changed end as id,
+                   change.payload,
+                   change.ordinal
+            from (
+                select built.payload #>> new_path as id, built.payload, built.ordinal
+                from (
+                    select row_number() over () as ordinal,
+                           to_jsonb(body) as payload
+                    from (select changed as "table", tg_op as operation, null as old, new_rows as new from new_rows) as body
+                    offset 0
+                ) as built
+                offset 0
+            ) as change
+        )
+        insert into lock.request (queue_id, entity_id, request_type, payload, head)
+        select tg_argv[1], entity.id, 'update', entity.payload,
+               case when bulk then (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+        from entity;
+    elsif tg_op = 'DELETE' then
+        with entity as materialized (
+            select case when octet_length(change.id) between 1 and 1024 then change.id else changed end as id,
+                   change.payload,
+                   change.ordinal
+            from (
+                select built.payload #>> old_path as id, built.payload, built.ordinal
+                from (
+                    select row_number() over () as ordinal,
+                           to_jsonb(body) as payload
+                    from (select changed as "table", tg_op as operation, old_rows as old, null as new from old_rows) as body
+                    offset 0
+                ) as built
+                offset 0
+            ) as change
+        )
+        insert into lock.request (queue_id, entity_id, request_type, payload, head)
+        select tg_argv[1], entity.id, 'update', entity.payload,
+               case when bulk then (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+        from entity;
+    else
+        with entity as materialized (
+            -- Both ids, where they differ.
+            select unnest(
+                       case when change.old_id = change.new_id and octet_length(change.new_id) between 1 and 1024 then array[change.new_id]
+                            when change.old_id is not distinct from change.new_id then array[changed]
+                            else array[
+                                case when octet_length(change.old_id) between 1 and 1024 then change.old_id else changed end,
+                                case when octet_length(change.new_id) between 1 and 1024 then change.new_id else changed end]
+                       end) as id,
+                   change.payload,
+                   change.ordinal
+            from (
+                select pair.payload #>> old_path as old_id, pair.payload #>> new_path as new_id, pair.payload, pair.ordinal
+                from (
+                    select former.ordinal,
+                           to_jsonb(body) as payload
+                    from (select row_number() over () as ordinal, old_rows as line from old_rows) as former
+                    join (select row_number() over () as ordinal, new_rows as line from new_rows) as latter
+                        on latter.ordinal = former.ordinal
+                    cross join lateral (
+                        select changed as "table", tg_op as operation, former.line as old, latter.line as new
+                    ) as body
+                    offset 0
+                ) as pair
+                offset 0
+            ) as change
+        )
+        insert into lock.request (queue_id, entity_id, request_type, payload, head)
+        select tg_argv[1], entity.id, 'update', entity.payload,
+               case when bulk then (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+        from entity;
+    end if;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.record_changes() is
+    'Statement trigger of lock.track_changes. Runs with the rights of its owner, and so do casts to json of the table''s column types: grant '
+    'execute only to roles that are trusted with schema lock.';
+
+revoke all on function lock.record_changes() from public;
+
+-- file: sql/functions/change/track_changes.sql
+-- +goose StatementBegin
+-- track_changes records every change of a table from now on as an update request of the entity that a column names.
+--
+-- An ordinary table on PostgreSQL gets statement triggers, all others a row trigger: see lock.record_change. Truncating is
+-- recorded by a trigger on every table of a partition tree, since it does not pass from one to the other.
+create or replace function lock.track_changes(
+    target         regclass,
+    entity_column  name,
+    queue_id       text  default 'changes'
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    place      record;
+    arguments  text;
+    part       regclass;
+begin
+    if track_changes.target is null or track_changes.entity_column is null then
+        raise exception '% must not be null', case when track_changes.target is null then 'target' else 'entity_column' end
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass a table, such as ''public.orders'', and the column that names the entity.';
+    end if;
+    if track_changes.queue_id is null or octet_length(track_changes.queue_id) not between 1 and 1024 then
+        raise exception 'queue_id must not be null, empty or longer than 1024 bytes'
+            using errcode = case when track_changes.queue_id is null then '22004' else '22023' end,
+                  hint = 'Leave it out for changes.';
+    end if;
+    select pg_class.relkind, pg_class.relispartition, pg_class.relnamespace::regnamespace::text as schema, current_user as caller
+    into place
+    from pg_class
+    where pg_class.oid = track_changes.target;
+    if place.relkind is null or place.relkind not in ('r', 'p') or place.schema in ('lock', 'pg_catalog', 'information_schema') then
+        raise exception '% cannot be tracked', track_changes.target
+            using errcode = 'wrong_object_type',
+                  hint = 'Pass an ordinary or a partitioned table that is not the system''s, nor of schema lock.';
+    elsif place.relispartition then
+        raise exception '% is a partition', track_changes.target
+            using errcode = 'wrong_object_type',
+                  hint = format('Track %s: that records the changes of all its partitions.', pg_partition_root(track_changes.target));
+    elsif not has_function_privilege('lock.record_change()', 'execute') or not has_function_privilege('lock.record_changes()', 'execute') then
+        raise exception 'role % may not track changes', place.caller
+            using errcode = 'insufficient_privilege',
+                  hint = format('As the owner of schema lock: grant execute on function lock.record_change(), lock.record_changes() to %I.', place.caller);
+    end if;
+    if not exists (
+        select
+        from pg_attribute
+        where pg_attribute.attrelid = track_changes.target
+          and pg_attribute.attname = track_changes.entity_column
+          and pg_attribute.attnum > 0
+          and not pg_attribute.attisdropped
+    ) then
+        raise exception 'table % has no column "%"', track_changes.target, track_changes.entity_column
+            using errcode = 'undefined_column',
+                  hint = 'Pass the column''s name exactly as it is stored, without quotes.';
+    end if;
+
+    perform lock.untrack_changes(track_changes.target);
+    arguments := format('(%L, %L, %L)', track_changes.entity_column, track_changes.queue_id, track_changes.target);
+    if place.relkind = 'p' or lock.engine() = 'row' then
+        execute format('create trigger lock_change after insert or update or delete on %s for each row execute function lock.record_change%s',
+            track_changes.target, arguments);
+    else
+        execute format('create trigger lock_insert after insert on %s referencing new table as new_rows '
+            'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
+        execute format('create trigger lock_update after update on %s referencing old table as old_rows new table as new_rows '
+            'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
+        execute format('create trigger lock_delete after delete on %s referencing old table as old_rows '
+            'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
+    end if;
+    for part in
+        select track_changes.target
+        union
+        select pg_partition_tree.relid
+        from pg_partition_tree(track_changes.target)
+    loop
+        execute format('create trigger lock_truncate after truncate on %s for each statement execute function lock.record_changes%s',
+            part, arguments);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.track_changes(regclass, name, text) is
+    'Records every insert, update and delete of a table, whoever makes it, as an update request of the entity that entity_column names, in the '
+    'same transaction: payload is {table, operation, old, new}. An update that changes the column is recorded for both entities; a truncate, '
+    'and a change whose entity is null, empty or longer than 1024 bytes, under the table''s own name. Called again it replaces column and '
+    'queue. Those who write to the table need no right on schema lock. Run it as the table''s owner, who needs execute on lock.record_change() and '
+    'lock.record_changes(); takes a lock on the table that waits for its writers and stops them until the transaction ends. '
+    'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed.';
+
+revoke all on function lock.track_changes(regclass, name, text) from public;
+
+-- file: sql/functions/change/untrack_changes.sql
+-- +goose StatementBegin
+-- untrack_changes stops recording the changes of a table; what is recorded stays.
+create or replace function lock.untrack_changes(
+    target  regclass
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tracker  record;
+begin
+    if untrack_changes.target is null then
+        raise exception 'target must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass a table, such as ''public.orders''.';
+    end if;
+    -- A row trigger of a partitioned table is dropped together with its copies on the partitions.
+    for tracker in
+        select pg_trigger.tgname, pg_trigger.tgrelid::regclass as target
+        from pg_trigger
+        where pg_trigger.tgrelid in (
+                select untrack_changes.target
+                union
+                select pg_partition_tree.relid
+                from pg_partition_tree(untrack_changes.target)
+          )
+          and pg_trigger.tgfoid in ('lock.record_change()'::regprocedure, 'lock.record_changes()'::regprocedure)
+          and (pg_trigger.tgrelid = untrack_changes.target or pg_trigger.tgfoid = 'lock.record_changes()'::regprocedure)
+    loop
+        execute format('drop trigger %I on %s', tracker.tgname, tracker.target);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.untrack_changes(regclass) is
+    'Stops recording the changes of a table; without effect on one that is not tracked. What is recorded stays and is worked on. Run it as the '
+    'table''s owner; waits for the table''s readers and writers, and stops them until the transaction ends. Errors: 22004 null, 42501 not the owner.';
+
+revoke all on function lock.untrack_changes(regclass) from public;
+
+-- file: sql/functions/request/add_request.sql
+-- +goose StatementBegin
+-- add_request completes a new request: checks its ids, decides whether it is a head, and wakes the idle workers of its queue.
+--
+-- A request that finds a head of its entity becomes a follower, and locks that head for key share until it is committed.
+-- A worker takes a head off the queue only when it could lock it for update: that fails while an uncommitted follower counts
+-- on it, and what counted on it before is committed and found. A producer that meets such a lock, or finds on a newer
+-- snapshot that the head is one no more, makes its own request a head. So nobody ever waits, neither producers nor workers.
+-- Two heads of one entity do no harm; an entity without any would be lost. Where the snapshot can be old every request is
+-- a head.
+--
+-- Two spellings of one condition: "head" reads the index of the queue's order, "head >= true" the index by entity. Neither
+-- query can be planned on the other's index, whatever the statistics say.
+create or replace function lock.add_request()
+returns trigger
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    leader  bigint;
+begin
+    if new.entity_id is null or new.entity_id = '' or octet_length(new.entity_id) > 1024 then
+        perform lock.check_id(new.entity_id, 'entity_id');
+    elsif new.queue_id is null or new.queue_id = '' or octet_length(new.queue_id) > 1024 then
+        perform lock.check_id(new.queue_id, 'queue_id');
+    end if;
+
+    if new.request_status in ('complete', 'error') then
+        new.head := false;
+        new.settled_at := coalesce(new.settled_at, clock_timestamp());
+        return new;
+    elsif new.request_status <> 'new' or new.settled_at is not null or new.process_id is not null then
+        raise exception 'a request is inserted as new, and captured by lock.capture_request'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Leave request_status, process_id and settled_at out; or, for a piece of history, insert it as complete or error.';
+    end if;
+
+    if current_setting('transaction_isolation') = 'read committed' then
+        select request.request_id
+        into leader
+        from lock.request
+        where request.queue_id = new.queue_id
+          and request.entity_id = new.entity_id
+          and request.head >= true
+        limit 1
+        for key share skip locked;
+        new.head := leader is null or not exists (
+            select
+            from lock.request
+            where request.request_id = leader
+              and request.head
+        );
+    else
+        new.head := true;
+    end if;
+
+    if current_setting('lock.woken', true) is distinct from 'lock_request ' || new.queue_id then
+        perform lock.wake('lock_request', new.queue_id);
+    end if;
+    return new;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.add_request() is
+    'Internal: the trigger that completes a new request. Never waits. Errors: 22004, 22023 bad id or status.';
+
+revoke all on function lock.add_request() from public;
+
+-- file: sql/functions/request/capture_request.sql
+-- +goose StatementBegin
+-- capture_request takes the next work of a queue for the caller's transaction: one entity's create, or all its updates.
+--
+-- An entity stands in the queue where its oldest head stands; its followers are not looked at, however many they are. Who
+-- holds an entity has locked all its heads. A head that appears later is committed by a producer that did not see the
+-- others, so a lock alone proves nothing: it counts when a snapshot newer than the locks shows no head but the locked ones.
+-- Of two who think they hold one entity, the later has then seen a head of the earlier, which it cannot have locked.
+-- request_batch's primary key would refuse the second one in any case.
+--
+-- READ COMMITTED: each statement below has a snapshot of its own, and a head that changed while the search met it is judged
+-- by its newest version. REPEATABLE READ and SERIALIZABLE: who worked on the entity since the snapshot has changed a head
+-- that the snapshot shows, and that raises 40001.
+--
+-- Every head that no open producer counts on is then locked for update: from there on a producer makes its request a head
+-- of its own, and what counted on this one is committed and seen by the statements below. It can be taken off the queue. The
+-- others stay, settled as they may be, so that the entity is found again for what those producers commit. This needs
+-- snapshots newer than the lock: elsewhere every head stays. A head must not be updated between the two locks: PostgreSQL
+-- waits for a lock on a newer version of a row even where it is told to skip.
+--
+-- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
+create or replace function lock.capture_request(
+    process_id  uuid,
+    after       bigint  default 0,
+    queue_id    text    default 'default'
+)
+returns setof lock.request
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    newest   constant boolean := current_setting('transaction_isolation') = 'read committed';
+    line     bigint := capture_request.after;
+    entity   text;
+    first    bigint;
+    others   bigint[];
+    ours     boolean;
+    locked   bigint[];
+    free     bigint[] := array[]::bigint[];
+    created  record;
+    taken    bigint[];
+begin
+    if capture_request.process_id is null or capture_request.after is null then
+        raise exception '% must not be null', case when capture_request.process_id is null then 'process_id' else 'after' end
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass gen_random_uuid() as process_id, and as after 0 or the first request_id of the last batch.';
+    elsif capture_request.queue_id is null or capture_request.queue_id = '' or octet_length(capture_request.queue_id) > 1024 then
+        perform lock.check_id(capture_request.queue_id, 'queue_id');
+    end if;
+    perform lock.check_primary();
+
+    loop
+        select candidate.request_id, candidate.entity_id
+        into first, entity
+        from lock.request as candidate
+        where candidate.queue_id = capture_request.queue_id
+          and candidate.head
+          and candidate.request_id > line
+          and (candidate.available_at is null or candidate.available_at <= clock_timestamp())
+          and not (
+            select coalesce(bool_or(older.request_id < candidate.request_id), false)
+            from lock.request as older
+            where older.queue_id = candidate.queue_id
+              and older.entity_id = candidate.entity_id
+              and older.head >= true
+        )
+        order by candidate.head, candidate.request_id
+        limit 1
+        for no key update of candidate skip locked;
+        if not found then
+            return;
+        end if;
+        line := first;
+
+        select array_agg(request.request_id) filter (where request.request_id <> first),
+               exists (
+                select
+                from lock.request_batch
+                where request_batch.queue_id = capture_request.queue_id
+                  and request_batch.entity_id = entity
+               )
+        into others, ours
+        from lock.request
+        where request.queue_id = capture_request.queue_id
+          and request.entity_id = entity
+          and request.head >= true;
+        continue when ours;
+        locked := array[first];
+        if others is not null then
+            select array_agg(other.request_id)
+            into others
+            from (
+                select request.request_id
+                from lock.request
+                where request.request_id = any (others)
+                  and request.head
+                for no key update skip locked
+            ) as other;
+            locked := locked || others;
+            continue when (
+                select count(*)
+                from lock.request
+                where request.queue_id = capture_request.queue_id
+                  and request.entity_id = entity
+                  and request.head >= true
+            ) <> cardinality(locked);
+        end if;
+
+        if newest then
+            free := array(
+                select request.request_id
+                from lock.request
+                where request.request_id = any (locked)
+                for update skip locked
+            );
+        end if;
+
+        -- The unique index has one create an entity; without settled_at in the condition no other index will do.
+        select request.request_id, request.settled_at is null as outstanding
+        into created
+        from lock.request
+        where request.queue_id = capture_request.queue_id
+          and request.entity_id = entity
+          and request.request_type = 'create';
+        if created.outstanding then
+            update lock.request
+            set request_status = 'in-progress',
+                process_id = capture_request.process_id,
+                started_at = clock_timestamp(),
+                head = false
+            where request.request_id = created.request_id;
+            taken := array[created.request_id];
+        else
+            with moved as (
+                update lock.request
+                set request_status = 'in-progress',
+                    process_id = capture_request.process_id,
+                    started_at = clock_timestamp(),
+                    head = false
+                where request.queue_id = capture_request.queue_id
+                  and request.entity_id = entity
+                  and request.settled_at is null
+                  and request.request_type = 'update'
+                returning request.request_id
+            )
+            select array_agg(moved.request_id order by moved.request_id)
+            into taken
+            from moved;
+        end if;
+        exit when taken is not null;
+
+        if free <> '{}' then
+            perform lock.retire_heads(capture_request.queue_id, entity, free);
+        end if;
+    end loop;
+
+    insert into lock.request_batch (queue_id, entity_id, process_id, request_ids, heads, free)
+    values (capture_request.queue_id, entity, capture_request.process_id, taken, locked, free);
+    return query
+        select *
+        from lock.request
+        where request.request_id = any (taken)
+        order by request.request_id;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.capture_request(uuid, bigint, text) is
+    'Takes the first work of the queue that nobody else has, in the order of the entities'' oldest requests, passing over those whose oldest is '
+    'not greater than after: an entity''s outstanding create alone, or else all its outstanding updates, oldest first, as in-progress for '
+    'process_id. No row: nothing can be had now. Never waits; what others work on is skipped here. The entity is the caller''s until its '
+    'transaction ends, and that transaction must call lock.settle_request before it commits (23503 settle_request_before_commit); rolled '
+    'back, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25006 read-only, 40001 (REPEATABLE READ, '
+    'SERIALIZABLE, YugabyteDB: retry the transaction). After the lock state machine of a spreadsheet service; see docs/request.md.';
+
+revoke all on function lock.capture_request(uuid, bigint, text) from public;
+
+-- file: sql/functions/request/enqueue.sql
+-- +goose StatementBegin
+-- enqueue adds a request to a queue and returns its id; it counts when the caller's transaction commits.
+create or replace function lock.enqueue(
+    request_type  text,
+    entity_id     text,
+    payload       jsonb  default null,
+    queue_id      text   default 'default'
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    added  bigint;
+begin
+    if enqueue.request_type is null then
+        raise exception 'request_type must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass create or update.';
+    elsif enqueue.request_type not in ('create', 'update') then
+        raise exception 'request_type is %, and must be create or update', enqueue.request_type
+            using errcode = 'invalid_parameter_value',
+                  hint = 'A create is worked on alone; updates that wait for one entity are worked on together.';
+    end if;
+    insert into lock.request (request_type, entity_id, payload, queue_id)
+    values (enqueue.request_type::lock.request_type, enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+    returning request.request_id into added;
+    return added;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.enqueue(text, text, jsonb, text) is
+    'Adds a request, create or update, for an entity (1 to 1024 bytes) to a queue, and returns its id. It is part of the caller''s '
+    'transaction: rolled back, it never was. Never waits for workers, and not for other producers, except a second create of one entity '
+    'for the first''s transaction. Workers that idle are woken at commit. Errors: 22004 null, 22023 bad type or id, 23505 the entity '
+    'has a create already, settled or not. After the lock state machine of a spreadsheet service; see docs/request.md.';
+
+revoke all on function lock.enqueue(text, text, jsonb, text) from public;
+
+-- file: sql/functions/request/purge_requests.sql
+-- +goose StatementBegin
+-- purge_requests deletes at most max requests that were settled longer ago than older_than, oldest first; how many.
+create or replace function lock.purge_requests(
+    older_than  interval,
+    max         integer  default 10000
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    purged  bigint;
+begin
+    perform lock.check_interval(purge_requests.older_than, 'older_than', false);
+    if purge_requests.max is null then
+        raise exception 'max must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Leave it out for 10000.';
+    elsif purge_requests.max < 1 then
+        raise exception 'max must be at least 1, not %', purge_requests.max
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Leave it out for 10000.';
+    end if;
+    delete from lock.request
+    where request.request_id = any (array(
+        select old.request_id
+        from lock.request as old
+        where old.settled_at < clock_timestamp() - purge_requests.older_than
+          and not old.head
+        order by old.settled_at
+        limit purge_requests.max
+        for update skip locked
+    ));
+    get diagnostics purged = row_count;
+    return purged;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.purge_requests(interval, integer) is
+    'Deletes at most max requests, of all queues, that were settled longer ago than older_than, oldest first, and returns how many: call it '
+    'again, in a new transaction, until it returns less than max. Never waits, never stands in a worker''s way, never touches what is '
+    'outstanding. A purged create may be created again. Errors: 22004 null, 22023 bad interval or max, 40001 under REPEATABLE READ.';
+
+revoke all on function lock.purge_requests(interval, integer) from public;
+
+-- file: sql/functions/request/request_history.sql
+-- +goose StatementBegin
+-- request_history answers what happened to an entity: its newest requests, outstanding and settled, newest first.
+create or replace function lock.request_history(
+    entity_id  text,
+    queue_id   text     default 'default',
+    max        integer  default 100
+)
+returns setof lock.request
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+    perform lock.check_id(request_history.entity_id, 'entity_id');
+    perform lock.check_id(request_history.queue_id, 'queue_id');
+    if request_history.max is null then
+        raise exception 'max must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Leave it out for 100.';
+    elsif request_history.max < 1 then
+        raise exception 'max must be at least 1, not %', request_history.max
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Leave it out for 100.';
+    end if;
+    return query
+        select *
+        from (
+            (
+                select *
+                from lock.request
+                where request.queue_id = request_history.queue_id
+                  and request.entity_id = request_history.entity_id
+                  and request.settled_at is not null
+                order by request.request_id desc
+                limit request_history.max
+            )
+            union all
+            (
+                select *
+                from lock.request
+                where request.queue_id = request_history.queue_id
+                  and request.entity_id = request_history.entity_id
+                  and request.settled_at is null
+                order by request.request_id desc
+                limit request_history.max
+            )
+        ) as newest
+        order by newest.request_id desc
+        limit request_history.max;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.request_history(text, text, integer) is
+    'The newest max requests of an entity, outstanding and settled, newest first: when each was made, started and settled, by which process, '
+    'how often it was tried, and its message. Waits for nobody; what a worker is at is shown as new until it commits. '
+    'Errors: 22004 null, 22023 bad id or max.';
+
+revoke all on function lock.request_history(text, text, integer) from public;
+
+-- file: sql/functions/request/retire_heads.sql
+-- +goose StatementBegin
+-- retire_heads takes settled heads that are free off the queue, and makes the oldest outstanding request a head.
+--
+-- The caller holds the entity, and locked the heads for update before this function's snapshots: so everything that counted
+-- on them is seen here.
+create or replace function lock.retire_heads(
+    queue_id   text,
+    entity_id  text,
+    heads      bigint[]
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    oldest  bigint;
+begin
+    update lock.request
+    set head = false
+    where request.request_id = any (retire_heads.heads)
+      and request.head
+      and request.settled_at is not null;
+
+    -- Sorted as the index by entity is, so that no other can be chosen for its order.
+    select follower.request_id
+    into oldest
+    from lock.request as follower
+    where follower.queue_id = retire_heads.queue_id
+      and follower.entity_id = retire_heads.entity_id
+      and follower.settled_at is null
+      and not follower.head
+      and follower.request_status = 'new'
+    order by follower.head, follower.request_id
+    limit 1;
+    if found and not exists (
+        select
+        from lock.request
+        where request.queue_id = retire_heads.queue_id
+          and request.entity_id = retire_heads.entity_id
+          and request.head >= true
+          and request.settled_at is null
+          and request.request_id < oldest
+    ) then
+        update lock.request
+        set head = true
+        where request.request_id = oldest;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.retire_heads(text, text, bigint[]) is
+    'Internal: takes settled heads off the queue and puts the entity''s oldest outstanding request there. See lock.add_request.';
+
+revoke all on function lock.retire_heads(text, text, bigint[]) from public;
+
+-- file: sql/functions/request/settle_request.sql
+-- +goose StatementBegin
+-- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
+--
+-- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
+-- free are heads no more; the others stay, settled as they are.
+create or replace function lock.settle_request(
+    process_id  uuid,
+    status      text      default 'complete',
+    message     text      default null,
+    delay       interval  default '0'
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    batch    record;
+    moved    bigint;
+    settled  bigint := 0;
+begin
+    if settle_request.process_id is null or settle_request.status is null then
+        raise exception '% must not be null', case when settle_request.process_id is null then 'process_id' else 'status' end
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the process_id of lock.capture_request, and complete, error or new.';
+    elsif settle_request.status not in ('complete', 'error', 'new') then
+        raise exception 'status is %, and must be complete, error or new', settle_request.status
+            using errcode = 'invalid_parameter_value',
+                  hint = 'new puts the requests back for another try.';
+    elsif settle_request.delay is distinct from interval '0' then
+        perform lock.check_interval(settle_request.delay, 'delay', false);
+        if settle_request.status <> 'new' then
+            raise exception 'what is settled as % cannot have a delay', settle_request.status
+                using errcode = 'invalid_parameter_value',
+                      hint = 'A delay is for status new: the time until the next try.';
+        end if;
+    end if;
+
+    for batch in
+        delete from lock.request_batch
+        where request_batch.process_id = settle_request.process_id
+        returning request_batch.*
+    loop
+        if settle_request.status = 'new' then
+            update lock.request
+            set request_status = 'new',
+                process_id = null,
+                started_at = null,
+                attempts = request.attempts + 1,
+                message = settle_request.message,
+                available_at = case when settle_request.delay > interval '0' then clock_timestamp() + settle_request.delay end,
+                head = request.request_id = any (batch.heads)
+            where request.request_id = any (batch.request_ids);
+            get diagnostics moved = row_count;
+        else
+            update lock.request
+            set request_status = settle_request.status::lock.request_status,
+                settled_at = clock_timestamp(),
+                attempts = request.attempts + 1,
+                message = settle_request.message,
+                head = request.request_id = any (batch.heads) and request.request_id <> all (batch.free)
+            where request.request_id = any (batch.request_ids);
+            get diagnostics moved = row_count;
+            perform lock.retire_heads(batch.queue_id, batch.entity_id, batch.free);
+        end if;
+        settled := settled + moved;
+    end loop;
+    return settled;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.settle_request(uuid, text, text, interval) is
+    'Settles everything that process_id captured in this transaction as complete or error, with a message that is kept, and returns how many '
+    'requests that were (0: none, settled already, or another transaction''s). new puts them back at their old place for another try '
+    'instead, not before delay is over; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
+    'Errors: 22004 null, 22023 bad status or delay, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.settle_request(uuid, text, text, interval) from public;
+
+-- end of functions
+
+create or replace trigger request_add
+    before insert on lock.request
+    for each row when (new.head is null)
+    execute function lock.add_request();
+
+select lock.end_migration(7, 'up');
+
+-- +goose Down
+select lock.start_migration(7, 'down');
+
+-- Tracked tables are the users': their triggers go before the functions they call.
+-- +goose StatementBegin
+do $$
+declare
+    tracked  regclass;
+begin
+    if to_regprocedure('lock.untrack_changes(regclass)') is not null then
+        for tracked in
+            select distinct pg_trigger.tgrelid
+            from pg_trigger
+            where pg_trigger.tgfoid in ('lock.record_change()'::regprocedure, 'lock.record_changes()'::regprocedure)
+              and pg_trigger.tgparentid = 0
+        loop
+            perform lock.untrack_changes(tracked);
+        end loop;
+    end if;
+    if to_regclass('lock.request') is not null then
+        drop trigger if exists request_add on lock.request;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+-- functions: written by make migration, not by hand
+
+-- gone: sql/functions/request/settle_request.sql
+drop function if exists lock.settle_request(uuid, text, text, interval);
+
+-- gone: sql/functions/request/retire_heads.sql
+drop function if exists lock.retire_heads(text, text, bigint[]);
+
+-- gone: sql/functions/request/request_history.sql
+drop function if exists lock.request_history(text, text, integer);
+
+-- gone: sql/functions/request/purge_requests.sql
+drop function if exists lock.purge_requests(interval, integer);
+
+-- gone: sql/functions/request/enqueue.sql
+drop function if exists lock.enqueue(text, text, jsonb, text);
+
+-- gone: sql/functions/request/capture_request.sql
+drop function if exists lock.capture_request(uuid, bigint, text);
+
+-- gone: sql/functions/request/add_request.sql
+drop function if exists lock.add_request();
+
+-- gone: sql/functions/change/untrack_changes.sql
+drop function if exists lock.untrack_changes(regclass);
+
+-- gone: sql/functions/change/track_changes.sql
+drop function if exists lock.track_changes(regclass, name, text);
+
+-- gone: sql/functions/change/record_changes.sql
+drop function if exists lock.record_changes();
+
+-- gone: sql/functions/change/record_change.sql
+drop function if exists lock.record_change();
+
+-- gone: sql/functions/change/check_tracked.sql
+drop function if exists lock.check_tracked(oid, text);
+
+-- end of functions
+
+drop table if exists lock.request_batch;
+drop table if exists lock.settled_process;
+drop table if exists lock.request;
+drop type if exists lock.request_status;
+drop type if exists lock.request_type;
+
+select lock.end_migration(7, 'down');

@@ -1,0 +1,110 @@
+-- +goose Up
+select lock.start_migration(8, 'up');
+
+-- sqlc does not know pg_locks, so it reads the view's columns here, and the block below puts the query in.
+create or replace view lock.activity as
+select
+    ''::text as kind,
+    ''::text as name,
+    ''::text as mode,
+    false as granted,
+    null::text as owner,
+    null::integer as pid,
+    null::timestamptz as since,
+    null::timestamptz as until,
+    ''::text as details
+where false;
+
+-- pg_locks is read as jsonb where its columns differ between PostgreSQL and YugabyteDB.
+-- +goose StatementBegin
+do $$
+begin
+    create or replace view lock.activity as
+    select
+        'key'::text as kind,
+        coalesce(locked_keys.name, locked_keys.key::text) as name,
+        case when pg_locks.mode = 'ShareLock' then 'shared' else 'exclusive' end as mode,
+        pg_locks.granted,
+        pg_stat_activity.usename::text collate "default" as owner,
+        pg_locks.pid,
+        coalesce((to_jsonb(pg_locks) ->> 'waitstart')::timestamptz, pg_stat_activity.xact_start) as since,
+        null::timestamptz as until,
+        coalesce(nullif(pg_stat_activity.application_name, '') || ': ', '') || coalesce(pg_stat_activity.query, '') as details
+    from pg_locks
+    join lock.locked_keys on locked_keys.key = lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint)
+    left join pg_stat_activity on pg_stat_activity.pid = pg_locks.pid
+    where pg_locks.locktype = 'advisory'
+      and pg_locks.objsubid = 1
+      and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
+    union all
+    select
+        'mutex', mutex.task_id, 'exclusive', true, mutex.owner, null, mutex.acquired_at, null, ''
+    from lock.mutex
+    where mutex.acquired
+    union all
+    select
+        'timeout', timeout_status.task_id, 'exclusive', true, null, null, timeout_status.ts, timeout_status.free_at, ''
+    from lock.timeout_status
+    where timeout_status.locked
+    union all
+    select
+        'throttle', throttled_resource_status.resource_id, 'exclusive', true, null, null, throttled_resource_status.last_locked,
+        throttled_resource_status.free_at, throttled_resource_status.last_locker_details
+    from lock.throttled_resource_status
+    where throttled_resource_status.throttled
+    union all
+    select
+        'lease', lease_holder.name, 'permit', true, lease_holder.owner, null, lease_holder.acquired_at, lease_holder.expires_at,
+        'token ' || lease_holder.token
+    from lock.lease_holder
+    union all
+    select
+        'task', task.queue_id || ': ' || task.id, 'exclusive', true, task.owner, null, task.changed_at, task.deadline, 'attempt ' || task.attempt
+    from lock.task
+    where task.status = 'in_progress';
+end;
+$$;
+-- +goose StatementEnd
+
+comment on view lock.activity is
+    'Everything that is held or waited for now, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until '
+    'released), details. Keys on the advisory engine only: the row engine''s locks are rows, and PostgreSQL lists who waits for rows in '
+    'pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.';
+
+create or replace view lock.queue_depth as
+select
+    'task'::text as kind,
+    task.queue_id,
+    task.status::text as status,
+    count(*) as count,
+    min(task.available_at)::timestamptz as oldest
+from lock.task
+group by task.queue_id, task.status
+union all
+select
+    'request', request.queue_id, request.request_status::text, count(*), min(request.created_at)::timestamptz
+from lock.request
+where request.settled_at is null
+group by request.queue_id, request.request_status;
+
+comment on view lock.queue_depth is
+    'What is waiting to be done: tasks by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that '
+    'ask once a minute, not for workers.';
+
+-- functions: written by make migration, not by hand
+
+-- end of functions
+
+select lock.end_migration(8, 'up');
+
+-- +goose Down
+select lock.start_migration(8, 'down');
+
+-- functions: written by make migration, not by hand
+
+-- end of functions
+
+drop view if exists lock.queue_depth;
+drop view if exists lock.activity;
+
+select lock.end_migration(8, 'down');

@@ -1,0 +1,248 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// changes lists what is recorded and not settled: entity, operation, old and new value of a column.
+func changes(s *session, column string) string {
+	s.t.Helper()
+	return requestRows(s, `select entity_id, payload ->> 'table', payload ->> 'operation', coalesce(payload -> 'old' ->> $1, '-'), coalesce(payload -> 'new' ->> $1, '-')
+		from lock.request where request_status = 'new' and request_type = 'update' order by entity_id collate "C", request_id`, column)
+}
+
+// eachTrigger runs fn for statement triggers, for the row trigger of the row engine, and for partitioned tables.
+func eachTrigger(t *testing.T, fn func(t *testing.T, e *env, s *session, partition string)) {
+	t.Helper()
+	for _, kind := range []string{"statement", "row", "partitioned"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			engine, partition := advisory, ""
+			if kind == "row" {
+				engine = row
+			} else if kind == "partitioned" {
+				partition = "partition by list (region)"
+			}
+			e := open(t, engine)
+			s := e.sessionAs(t, e.super)
+			s.exec("create table orders (id bigint not null, region text not null, amount numeric, tax numeric generated always as (amount * 0.1) stored, primary key (id, region)) " + partition)
+			if partition != "" {
+				s.exec("create table orders_eu partition of orders for values in ('eu')")
+				s.exec("create table orders_other partition of orders default")
+			}
+			fn(t, e, s, partition)
+		})
+	}
+}
+
+func wantChanges(t *testing.T, s *session, column string, want ...string) {
+	t.Helper()
+	got := changes(s, column)
+	if s.e.engine != "" && strings.Contains(got, "orders_") {
+		t.Errorf("a partition's name is recorded:\n%s", got)
+	}
+	if got != strings.Join(want, "\n") {
+		t.Fatalf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+	s.exec("delete from lock.request")
+}
+
+func TestChange(t *testing.T) {
+	t.Parallel()
+	eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
+		s.exec("insert into orders values (1, 'eu', 10), (2, 'us', 20)")
+		s.exec("select lock.track_changes('orders', 'id')")
+		wantChanges(t, s, "amount", "")
+		s.exec("insert into orders values (3, 'eu', 30)")
+		s.exec("update orders set amount = amount + 1")
+		s.exec("delete from orders where id = 1")
+		wantChanges(t, s, "amount", "1 public.orders UPDATE 10 11", "1 public.orders DELETE 11 -", "2 public.orders UPDATE 20 21",
+			"3 public.orders INSERT - 30", "3 public.orders UPDATE 30 31")
+
+		// Both entities hear of a change of the entity; a worker sees the same change in both.
+		s.exec("update orders set id = 4 where id = 3")
+		wantChanges(t, s, "id", "3 public.orders UPDATE 3 4", "4 public.orders UPDATE 3 4")
+		s.exec("insert into orders values (4, 'eu', 7) on conflict (id, region) do update set amount = excluded.amount")
+		s.exec("insert into orders values (5, 'eu', 5) on conflict do nothing")
+		wantChanges(t, s, "tax", "4 public.orders UPDATE 3.1 0.7", "5 public.orders INSERT - 0.5")
+		_, err := s.conn.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"id", "region", "amount"}, pgx.CopyFromRows([][]any{{int64(6), "eu", 6}}))
+		must(t, err)
+		wantChanges(t, s, "amount", "6 public.orders INSERT - 6")
+
+		// What is rolled back was never there.
+		s.exec("begin")
+		s.exec("update orders set amount = 0")
+		s.exec("rollback")
+		s.exec("begin")
+		s.exec("savepoint s")
+		s.exec("update orders set amount = 0")
+		s.exec("rollback to savepoint s")
+		s.exec("update orders set amount = 1 where id = 2")
+		s.exec("commit")
+		wantChanges(t, s, "amount", "2 public.orders UPDATE 21 1")
+
+		s.exec("alter table orders add column note text default 'none'")
+		s.exec("update orders set note = 'new' where id = 2")
+		wantChanges(t, s, "note", "2 public.orders UPDATE none new")
+
+		if partition != "" {
+			s.exec("update orders_other set amount = 2")
+			s.exec("create table orders_asia partition of orders for values in ('asia')")
+			s.exec("insert into orders_asia values (9, 'asia', 1)")
+			s.exec("update orders set region = 'eu' where id = 9")
+			wantChanges(t, s, "region", "2 public.orders UPDATE us us", "9 public.orders INSERT - asia",
+				"9 public.orders DELETE asia -", "9 public.orders INSERT - eu")
+		}
+
+		// More rows than go one by one: one head each, the order within an entity kept.
+		s.exec("select lock.track_changes('orders', 'region', 'regions')")
+		s.exec("insert into orders select n, case when n % 2 = 0 then 'eu' else 'us' end, n from generate_series(100, 499) n")
+		s.exec("update orders set amount = amount + 1 where id >= 100")
+		answers(s, "eu 401|us 401", `select string_agg(entity_id || ' ' || n, '|' order by entity_id) from (
+			select entity_id, count(*) + 1 as n from lock.request where queue_id = 'regions' and (payload -> 'old' is null
+				or payload -> 'old' = 'null' or (payload -> 'old' ->> 'amount')::numeric + 1 = (payload -> 'new' ->> 'amount')::numeric)
+			and payload -> 'new' ->> 'region' = entity_id group by 1) as entity`)
+		if heads := get[int64](s, "select count(*) from lock.request where head"); heads < 2 || heads > 4 {
+			t.Errorf("%d heads for two entities", heads)
+		}
+		w := newRequestWorker(t, e)
+		if got := w.capture("regions"); len(got) != 400 {
+			t.Errorf("a batch of %d, want 400", len(got))
+		}
+		w.exec("rollback")
+		s.exec("delete from lock.request")
+
+		s.exec("truncate orders")
+		truncated := "public.orders public.orders TRUNCATE - -"
+		if partition != "" {
+			answers(s, int64(4), "select count(*) from lock.request where entity_id = 'public.orders' and payload ->> 'operation' = 'TRUNCATE'")
+			s.exec("delete from lock.request")
+		} else {
+			wantChanges(t, s, "id", truncated)
+		}
+
+		s.exec("alter table orders rename column region to area")
+		if partition == "" {
+			s.fails("42703", "insert into orders values (1, 'eu', 1)")
+		}
+		s.exec("select lock.untrack_changes('orders')")
+		s.exec("insert into orders values (1, 'eu', 1)")
+		wantChanges(t, s, "id", "")
+		answers(s, int64(0), "select count(*) from pg_trigger where not tgisinternal and tgrelid::regclass::text like 'orders%'")
+	})
+}
+
+func TestChangeNames(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []string{advisory, row} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, engine)
+			s := e.sessionAs(t, e.super)
+			s.exec(`create schema "My Shop"`)
+			s.exec(`create table "My Shop"."Order's" ("Order ID" uuid, "select" integer, note text)`)
+			s.exec(`select lock.track_changes('"My Shop"."Order''s"', 'Order ID', 'it''s')`)
+			s.exec(`insert into "My Shop"."Order's" values ('00000000-0000-0000-0000-000000000001', 1), (null, 2)`)
+			wantChanges(t, s, "select", `"My Shop"."Order's" "My Shop"."Order's" INSERT - 2`,
+				`00000000-0000-0000-0000-000000000001 "My Shop"."Order's" INSERT - 1`)
+			s.exec(`select lock.track_changes('"My Shop"."Order''s"', 'note')`)
+			s.exec(`insert into "My Shop"."Order's" values (null, 1, ''), (null, 2, repeat('x', 1025)), (null, 3, repeat('y', 1024))`)
+			answers(s, int64(2), `select count(*) from lock.request where entity_id = '"My Shop"."Order''s"'`)
+			answers(s, int64(1), "select count(*) from lock.request where entity_id = repeat('y', 1024)")
+		})
+	}
+}
+
+func TestChangeRights(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	s := e.sessionAs(t, e.super)
+	s.exec("create role change_writer_" + s.conn.Config().Database + " login")
+	t.Cleanup(func() {
+		// The database is gone by then only if cleanups ran in another order: rights in it go first.
+		s.conn.Exec(ctx, "drop owned by change_writer_"+s.conn.Config().Database)
+		if _, err := s.conn.Exec(ctx, "drop role change_writer_"+s.conn.Config().Database); err != nil {
+			t.Error(err)
+		}
+	})
+	s.exec("create schema app authorization locks_app")
+	owner := e.session(t)
+	owner.exec("create table app.orders (id bigint primary key)")
+	owner.exec("grant usage on schema app to public")
+	owner.exec("grant select, insert, update, delete on app.orders to public")
+	if refused := owner.fails("42501", "select lock.track_changes('app.orders', 'id')"); !strings.Contains(refused.Hint, "grant execute") {
+		t.Errorf("hint: %q", refused.Hint)
+	}
+	s.exec("grant execute on function lock.record_change(), lock.record_changes() to locks_app")
+	owner.exec("select lock.track_changes('app.orders', 'id')")
+
+	writer := e.sessionAs(t, as(e.url, "change_writer_"+s.conn.Config().Database, s.conn.Config().Database))
+	writer.fails("42501", "select lock.engine()")
+	writer.exec("insert into app.orders select generate_series(1, 200)")
+	writer.exec("update app.orders set id = id where id = 1")
+	answers(s, int64(201), "select count(*) from lock.request where queue_id = 'changes'")
+
+	for _, bad := range []struct{ code, sql string }{
+		{"22004", "select lock.track_changes(null, 'id')"},
+		{"22004", "select lock.track_changes('app.orders', null)"},
+		{"22004", "select lock.track_changes('app.orders', 'id', null)"},
+		{"22023", "select lock.track_changes('app.orders', 'id', '')"},
+		{"42703", "select lock.track_changes('app.orders', 'ID')"},
+		{"42703", "select lock.track_changes('app.orders', 'ctid')"},
+		{"42P01", "select lock.track_changes('app.nothing', 'id')"},
+		{"42809", "select lock.track_changes('app.orders_pkey', 'id')"},
+		{"42809", "select lock.track_changes('lock.request', 'entity_id')"},
+		{"22004", "select lock.untrack_changes(null)"},
+	} {
+		if got := s.fails(bad.code, bad.sql); got.Hint == "" && bad.code != "42P01" {
+			t.Errorf("%s: no hint", bad.sql)
+		}
+	}
+	writer.fails("42501", "select lock.track_changes('app.orders', 'id')")
+}
+
+func TestChangeSeventeenTables(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, e *env) {
+		s := e.sessionAs(t, e.super)
+		for n := range 17 {
+			s.exec(fmt.Sprintf("create table part_%d (part_id bigint generated always as identity primary key, order_id bigint, detail text)", n))
+			s.exec(fmt.Sprintf("select lock.track_changes('part_%d', 'order_id', 'orders')", n))
+		}
+		for n := range 17 {
+			s.exec(fmt.Sprintf("insert into part_%d (order_id, detail) select n, 'first' from generate_series(1, 20) n", n))
+			err := pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, fmt.Sprintf("update part_%d set detail = 'never'", n))
+				return errors.Join(err, errors.New("roll back"))
+			})
+			if err == nil || code(err) != "" {
+				t.Fatal(err)
+			}
+			s.exec(fmt.Sprintf("update part_%d set detail = 'second' where order_id %% 2 = 0", n))
+		}
+		w := newRequestWorker(t, e)
+		batches := 0
+		for w.line = 0; ; batches++ {
+			ids := w.capture("orders")
+			if len(ids) == 0 {
+				break
+			}
+			// All that happened to one order, from all tables, in one batch.
+			want := int64(17)
+			if entity := get[int64](s, "select entity_id::bigint from lock.request where request_id = $1", ids[0]); entity%2 == 0 {
+				want = 34
+			}
+			w.settles("complete", want)
+		}
+		if batches != 20 {
+			t.Errorf("%d batches, want one for each of 20 orders", batches)
+		}
+		answers(s, int64(0), "select count(*) from lock.request where request_status <> 'complete' or payload -> 'new' ->> 'detail' = 'never'")
+		answers(s, int64(34), "select count(*) from lock.request_history('8', 'orders')")
+	})
+}

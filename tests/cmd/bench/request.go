@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
+)
+
+// settle counts the requests per second that workers settle, of a backlog that never ends.
+func settle(workers int) func(ctx context.Context, url string, seconds int) (float64, error) {
+	return func(ctx context.Context, url string, seconds int) (float64, error) {
+		pool, err := requestPool(ctx, url, int32(workers)+2)
+		if err != nil {
+			return 0, err
+		}
+		defer pool.Close()
+		var settled atomic.Int64
+		began := time.Now()
+		inner, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+		defer cancel()
+		err = work(inner, pool, workers, func(batch []db.Request) { settled.Add(int64(len(batch))) })
+		return float64(settled.Load()) / time.Since(began).Seconds(), err
+	}
+}
+
+// wakeUp is one over the median time from the start of an enqueue to the start of its handler, with idle workers.
+func wakeUp(ctx context.Context, url string, seconds int) (float64, error) {
+	pool, err := requestPool(ctx, url, 8)
+	if err != nil {
+		return 0, err
+	}
+	defer pool.Close()
+	started := make(chan time.Time, 1)
+	var took []time.Duration
+	inner, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- work(inner, pool, 2, func([]db.Request) { started <- time.Now() }) }()
+	for inner.Err() == nil {
+		time.Sleep(30 * time.Millisecond) // Long enough to be idle again.
+		began := time.Now()
+		if _, err := pool.Exec(ctx, "select lock.enqueue('update', 'e')"); err != nil {
+			return 0, err
+		}
+		select {
+		case at := <-started:
+			took = append(took, at.Sub(began))
+		case <-inner.Done():
+		}
+	}
+	if err := <-done; err != nil {
+		return 0, err
+	}
+	slices.Sort(took)
+	return 1 / took[len(took)/2].Seconds(), nil
+}
+
+func requestPool(ctx context.Context, url string, size int32) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = size
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// work runs workers until ctx ends.
+func work(ctx context.Context, pool *pgxpool.Pool, workers int, handle func([]db.Request)) error {
+	var wg sync.WaitGroup
+	failures := make([]error, workers)
+	for n := range workers {
+		wg.Go(func() {
+			err := locks.Work(ctx, pool, "default", func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
+				handle(batch)
+				return nil
+			})
+			if ctx.Err() == nil {
+				failures[n] = err
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(failures...)
+}
+
+// bulk counts the rows per second of an update of a whole table.
+func bulk(ctx context.Context, url string, seconds int) (float64, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close(ctx)
+	for _, sql := range []string{"truncate lock.request", "vacuum full orders", "vacuum analyze orders", "checkpoint"} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return 0, err
+		}
+	}
+	began := time.Now()
+	tag, err := conn.Exec(ctx, "update orders set status = 'sent', updated_at = clock_timestamp()")
+	return float64(tag.RowsAffected()) / time.Since(began).Seconds(), err
+}
+
+func init() {
+	orders := func(name string) string {
+		return "create table " + name + ` (id bigint primary key, customer text not null, status text not null, amount numeric not null,
+			note text, placed_at timestamptz not null default now(), updated_at timestamptz not null default now(), quantity integer default 1)`
+	}
+	fill := []string{
+		"insert into orders select n, 'customer ' || n % 1000, 'new', n * 1.25, repeat('n', 40) from generate_series(1, 100000) n",
+		"create index on orders (customer)", "create index on orders (updated_at)",
+	}
+	track := func(setup ...string) func(ctx context.Context, url string, seconds int) (float64, error) {
+		return func(ctx context.Context, url string, seconds int) (float64, error) {
+			conn, err := pgx.Connect(ctx, url)
+			if err != nil {
+				return 0, err
+			}
+			defer conn.Close(ctx)
+			for _, sql := range setup {
+				if _, err := conn.Exec(ctx, sql); err != nil {
+					return 0, err
+				}
+			}
+			return bulk(ctx, url, seconds)
+		}
+	}
+	backlog := func(entity string) string {
+		return "truncate lock.request; insert into lock.request (request_type, entity_id, head) select 'update', " + entity +
+			", true from generate_series(1, 100000) n; analyze lock.request"
+	}
+	single, grouped := backlog("n::text"), backlog("(n % 2000)::text")
+	comparisons = append(comparisons,
+		comparison{kind: "request", name: "enqueue", setup: []string{"create table plain (id bigint generated always as identity primary key, entity_id text, payload jsonb)"}, scripts: []script{
+			{name: "an insert into a plain table", sql: someKey + "insert into plain (entity_id) values (:key::text);"},
+			{name: "lock.enqueue", sql: someKey + "select lock.enqueue('update', :key::text);", before: "truncate lock.request"},
+			{name: "lock.enqueue, one entity", sql: "select lock.enqueue('update', 'e');", before: "truncate lock.request"},
+		}},
+		comparison{kind: "request", name: "settled requests, one a batch", scripts: []script{
+			{name: "1 worker", before: single, run: settle(1)},
+			{name: "4 workers", before: single, run: settle(4)},
+			{name: "16 workers", before: single, run: settle(16)},
+		}},
+		comparison{kind: "request", name: "settled requests, 50 a batch", scripts: []script{
+			{name: "1 worker", before: grouped, run: settle(1)},
+			{name: "4 workers", before: grouped, run: settle(4)},
+			{name: "16 workers", before: grouped, run: settle(16)},
+		}},
+		comparison{kind: "request", name: "enqueue to start of work, idle workers: 1/median", scripts: []script{
+			{name: "2 idle workers", before: "truncate lock.request", run: wakeUp},
+		}},
+		comparison{kind: "change", name: "update of 100,000 rows, rows a second", setup: append([]string{orders("orders")}, fill...), scripts: []script{
+			{name: "not tracked", run: track("select lock.untrack_changes('orders')")},
+			{name: "tracked by statement triggers", run: track("select lock.track_changes('orders', 'id')"), atLeast: 0.4},
+		}},
+		comparison{kind: "change", name: "the same, by the row trigger", engine: "row", setup: append([]string{orders("orders")}, fill...), scripts: []script{
+			{name: "not tracked", run: track("select lock.untrack_changes('orders')")},
+			{name: "tracked by the row trigger", run: track("select lock.track_changes('orders', 'id')")},
+		}},
+	)
+}

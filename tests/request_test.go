@@ -1,0 +1,563 @@
+package tests
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// requestProcess makes a process id.
+func requestProcess() (id [16]byte) {
+	rand.Read(id[:])
+	return id
+}
+
+// A requestWorker is a session that captures in its own transactions, as a back end does.
+type requestWorker struct {
+	*session
+	process [16]byte
+	line    int64
+}
+
+func newRequestWorker(t *testing.T, e *env) *requestWorker {
+	return &requestWorker{session: e.session(t), process: requestProcess()}
+}
+
+// capture begins a transaction unless one is open, captures after the line, and returns the ids; the line moves along.
+func (w *requestWorker) capture(queue string) []int64 {
+	w.t.Helper()
+	if w.conn.PgConn().TxStatus() == 'I' {
+		w.exec("begin")
+	}
+	w.process = requestProcess()
+	rows, err := w.conn.Query(ctx, "select request_id from lock.capture_request($1, $2, $3)", w.process, w.line, queue)
+	must(w.t, err)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	must(w.t, err)
+	if len(ids) > 0 {
+		w.line = ids[0]
+	}
+	return ids
+}
+
+// takes captures and compares.
+func (w *requestWorker) takes(queue string, want ...int64) {
+	w.t.Helper()
+	if got := w.capture(queue); !slices.Equal(got, want) {
+		w.t.Fatalf("captured %v, want %v", got, want)
+	}
+}
+
+// settles settles what was captured last, and commits.
+func (w *requestWorker) settles(status string, want int64) {
+	w.t.Helper()
+	answers(w.session, want, "select lock.settle_request($1, $2)", w.process, status)
+	w.exec("commit")
+}
+
+func requestRows(s *session, sql string, args ...any) string {
+	s.t.Helper()
+	rows, err := s.conn.Query(ctx, sql, args...)
+	must(s.t, err)
+	lines, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+		values, err := row.Values()
+		var words []string
+		for _, value := range values {
+			words = append(words, fmt.Sprint(value))
+		}
+		return strings.Join(words, " "), err
+	})
+	must(s.t, err)
+	return strings.Join(lines, "\n")
+}
+
+func TestRequestWalkThrough(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, e *env) {
+		front := e.session(t)
+		enqueue := func(kind, entity string) {
+			t.Helper()
+			front.exec("select lock.enqueue($1, $2)", kind, entity)
+		}
+		// The picture: the first three boxes are one spreadsheet, the next four another, whose create is complete.
+		enqueue("create", "red")
+		enqueue("update", "red")
+		enqueue("update", "red")
+		enqueue("create", "blue")
+		_, err := e.admin.Exec(ctx, "update lock.request set request_status = 'complete', settled_at = clock_timestamp(), head = false where request_id = 4")
+		must(t, err)
+		enqueue("update", "blue")
+		enqueue("update", "blue")
+		enqueue("create", "green")
+		enqueue("update", "blue")
+
+		a, b := newRequestWorker(t, e), newRequestWorker(t, e)
+		a.takes("default", 1)
+		// B skips 2 and 3, whose spreadsheet A creates, does not stop at 4, and takes 5 with all updates of its spreadsheet.
+		b.takes("default", 5, 6, 8)
+		// Nobody sees in-progress.
+		answers(front, "create new|update new|update new", `select string_agg(request_type || ' ' || request_status, '|' order by request_id)
+			from lock.request_history('red')`)
+		b.settles("complete", 3)
+		b.takes("default", 7)
+		b.settles("error", 1)
+		b.takes("default")
+		a.settles("complete", 1)
+		// B found work, so it starts again from the beginning, and finds what it had to skip.
+		b.line = 0
+		b.takes("default", 2, 3)
+		a.takes("default")
+		a.line = 0
+		a.takes("default")
+		b.settles("complete", 2)
+		b.line = 0
+		b.takes("default")
+		answers(e.sessionAs(t, e.super), "complete complete complete complete complete complete error complete",
+			"select string_agg(request_status::text, ' ' order by request_id) from lock.request")
+		answers(e.sessionAs(t, e.super), int64(0), "select count(*) from lock.request where head")
+	})
+}
+
+// requestPatch replaces a piece of a function's text, so that a checker can be seen to fail.
+func requestPatch(t *testing.T, e *env, function, old, new string) {
+	t.Helper()
+	var text string
+	must(t, e.admin.QueryRow(ctx, "select pg_get_functiondef($1::text::regproc)", function).Scan(&text))
+	if !strings.Contains(text, old) {
+		t.Fatalf("%s does not contain %q", function, old)
+	}
+	_, err := e.admin.Exec(ctx, strings.ReplaceAll(text, old, new))
+	must(t, err)
+}
+
+// requestOpenProducer lets a follower commit after its head was settled, and says whether it is ever found.
+func requestOpenProducer(t *testing.T, e *env) bool {
+	t.Helper()
+	a, b, w := e.session(t), e.session(t), newRequestWorker(t, e)
+	a.exec("select lock.enqueue('update', 'e')")
+	b.exec("begin")
+	b.exec("select lock.enqueue('update', 'e')")
+	w.takes("default", 1)
+	w.settles("complete", 1)
+	w.line = 0
+	w.takes("default")
+	w.exec("commit")
+	b.exec("commit")
+	found := slices.Equal(w.capture("default"), []int64{2})
+	w.exec("rollback")
+	return found
+}
+
+func TestRequestHeads(t *testing.T) {
+	t.Parallel()
+	const outstanding = "select count(*) from lock.request where head"
+	t.Run("a follower that commits after its head was settled is found", func(t *testing.T) {
+		t.Parallel()
+		eachEngine(t, func(t *testing.T, e *env) {
+			if !requestOpenProducer(t, e) {
+				t.Fatal("request 2 is lost")
+			}
+			w := newRequestWorker(t, e)
+			w.takes("default", 2)
+			w.settles("complete", 1)
+			answers(e.sessionAs(t, e.super), int64(0), outstanding)
+		})
+	})
+	t.Run("the checker catches a worker that takes every head off", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		requestPatch(t, e, "lock.capture_request", "for update skip locked", "")
+		if requestOpenProducer(t, e) {
+			t.Fatal("found without the lock")
+		}
+	})
+	t.Run("a mark whose producer rolled back is tidied away", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, b, w, super := e.session(t), e.session(t), newRequestWorker(t, e), e.sessionAs(t, e.super)
+		a.exec("select lock.enqueue('update', 'e')")
+		b.exec("begin")
+		b.exec("select lock.enqueue('update', 'e')")
+		w.takes("default", 1)
+		w.settles("complete", 1)
+		answers(super, int64(1), outstanding)
+		w.line = 0
+		w.takes("default")
+		w.exec("commit")
+		answers(super, int64(1), outstanding)
+		b.exec("rollback")
+		w.takes("default")
+		w.exec("commit")
+		answers(super, int64(0), outstanding)
+	})
+	t.Run("neither producers nor workers wait for each other", func(t *testing.T) {
+		t.Parallel()
+		eachEngine(t, func(t *testing.T, e *env) {
+			a, b, w, v := e.session(t), e.session(t), newRequestWorker(t, e), newRequestWorker(t, e)
+			for _, s := range []*session{a, b, w.session, v.session} {
+				s.exec("set lock_timeout = '1ms'")
+			}
+			a.exec("begin")
+			a.exec("select lock.enqueue('update', 'e')") // 1
+			b.exec("begin")
+			b.exec("select lock.enqueue('update', 'e')") // 2
+			a.exec("commit")
+			w.takes("default", 1)
+			b.exec("select lock.enqueue('update', 'e')") // 3
+			b.exec("commit")
+			v.takes("default")
+			v.exec("rollback")
+			a.exec("select lock.enqueue('update', 'e')") // 4
+			b.exec("begin isolation level repeatable read")
+			b.exec("select lock.enqueue('update', 'e')") // 5
+			answers(w.session, int64(1), "select lock.settle_request($1)", w.process)
+			a.exec("select lock.enqueue('update', 'e')") // 6
+			b.exec("select lock.enqueue('update', 'e')") // 7
+			v.takes("default")
+			v.exec("rollback")
+			w.exec("commit")
+			v.takes("default", 2, 3, 4, 6)
+			b.exec("commit")
+			v.settles("complete", 4)
+			v.line = 0
+			v.takes("default", 5, 7)
+			v.settles("complete", 2)
+			answers(e.sessionAs(t, e.super), int64(0), outstanding)
+		})
+	})
+	t.Run("a worker's own request for its entity comes afterwards", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		w := newRequestWorker(t, e)
+		w.exec("select lock.enqueue('update', 'e')")
+		w.takes("default", 1)
+		w.exec("select lock.enqueue('update', 'e')")
+		first := w.process
+		w.takes("default")
+		w.process = first
+		w.settles("complete", 1)
+		w.line = 0
+		w.takes("default", 2)
+		w.settles("complete", 1)
+	})
+	// Two heads, of which the second commits after the first was captured.
+	twoHeads := func(t *testing.T, e *env) (first, second *requestWorker) {
+		a, b := e.session(t), e.session(t)
+		first, second = newRequestWorker(t, e), newRequestWorker(t, e)
+		a.exec("begin")
+		a.exec("select lock.enqueue('update', 'e')")
+		b.exec("begin")
+		b.exec("select lock.enqueue('update', 'e')")
+		b.exec("commit")
+		first.takes("default", 2)
+		a.exec("commit")
+		return first, second
+	}
+	t.Run("an entity with two heads is one worker's", func(t *testing.T) {
+		t.Parallel()
+		eachEngine(t, func(t *testing.T, e *env) {
+			first, second := twoHeads(t, e)
+			second.takes("default")
+			second.exec("rollback")
+			first.settles("complete", 1)
+			second.takes("default", 1)
+			second.settles("complete", 1)
+		})
+	})
+	t.Run("the checker catches a worker that counts no heads, and the primary key stops it", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		requestPatch(t, e, "lock.capture_request", "<> cardinality(locked)", "< 0")
+		requestPatch(t, e, "lock.capture_request", "locked := locked || others", "null")
+		first, second := twoHeads(t, e)
+		p := second.start("select lock.capture_request(gen_random_uuid())").blocked()
+		first.settles("complete", 1)
+		wantCode(t, p.wait(), "23503", "commit without settling")
+	})
+}
+
+func TestRequestIsolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			a, w, v := e.session(t), newRequestWorker(t, e), newRequestWorker(t, e)
+			a.exec("select lock.enqueue('update', 'e')")
+			v.exec("begin isolation level " + level)
+			answers(v.session, "advisory", "select lock.engine()")
+			v.exec("select from lock.request_history('e')")
+			w.takes("default", 1)
+			v.takes("default")
+			w.settles("complete", 1)
+			// The snapshot still shows the request as new.
+			_, err := v.conn.Exec(ctx, "select lock.capture_request(gen_random_uuid())")
+			wantCode(t, err, "40001", "capture of what another has settled")
+			v.exec("rollback")
+
+			// What commits behind the snapshot's back is not lost.
+			a.exec("select lock.enqueue('update', 'e')")
+			v.exec("begin isolation level " + level)
+			v.takes("default", 2)
+			a.exec("select lock.enqueue('update', 'e')")
+			v.settles("complete", 1)
+			v.line = 0
+			v.takes("default", 3)
+			v.settles("complete", 1)
+		})
+	}
+}
+
+// requestBuffers is how many buffers one capture touches.
+func requestBuffers(s *session, after int64) int {
+	s.t.Helper()
+	var plan []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+			Rows int `json:"Actual Rows"`
+		}
+	}
+	s.exec("begin")
+	var text []byte
+	must(s.t, s.conn.QueryRow(ctx, "explain (analyze, buffers, format json) select * from lock.capture_request(gen_random_uuid(), $1)",
+		pgx.QueryExecModeSimpleProtocol, after).Scan(&text))
+	s.exec("rollback")
+	must(s.t, json.Unmarshal(text, &plan))
+	if len(plan) != 1 || plan[0].Plan.Rows == 0 {
+		s.t.Fatalf("nothing captured: %s", text)
+	}
+	return plan[0].Plan.Hit + plan[0].Plan.Read
+}
+
+func TestRequestCost(t *testing.T) {
+	t.Parallel()
+	const bound = 150
+	t.Run("10,000 requests of one busy entity cost others nothing", func(t *testing.T) {
+		t.Parallel()
+		eachEngine(t, func(t *testing.T, e *env) {
+			a, w, v := e.session(t), newRequestWorker(t, e), e.session(t)
+			super := e.sessionAs(t, e.super)
+			a.exec("select lock.enqueue('update', 'busy') from generate_series(1, 5000)")
+			for range 100 {
+				a.exec("select lock.enqueue('update', 'busy')")
+			}
+			if got := w.capture("default"); len(got) != 5100 {
+				t.Fatalf("a batch of %d, want 5100", len(got))
+			}
+			a.exec("select lock.enqueue('update', 'busy') from generate_series(1, 5000)")
+			a.exec("select lock.enqueue('update', 'other')")
+			answers(super, int64(3), "select count(*) from lock.request where head")
+			requestBuffers(v, 0) // warms the caches of the session
+			if n := requestBuffers(v, 0); n > bound {
+				t.Errorf("%d buffers, want at most %d", n, bound)
+			}
+			answers(w.session, int64(5100), "select lock.settle_request($1)", w.process)
+			if n := requestBuffers(v, 0); n > bound {
+				t.Errorf("%d buffers after settling, want at most %d", n, bound)
+			}
+			w.exec("rollback")
+
+			// The checker catches a queue where every request stands for itself.
+			super.exec("update lock.request set head = true")
+			w.line = 0
+			w.capture("default")
+			super.exec("select lock.enqueue('update', 'other')")
+			if n := requestBuffers(v, 0); n <= bound {
+				t.Errorf("%d buffers past 10,000 heads: the measure is broken", n)
+			}
+		})
+	})
+	t.Run("the line in the sand is not held up by an old snapshot", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		old, w, v := e.session(t), newRequestWorker(t, e), e.session(t)
+		old.exec("begin isolation level repeatable read")
+		old.exec("select from lock.request_history('1')")
+		w.exec("select lock.enqueue('update', n::text) from generate_series(1, 3000) n")
+		for range 2000 {
+			if len(w.capture("default")) != 1 {
+				t.Fatal("no request")
+			}
+			answers(w.session, int64(1), "select lock.settle_request($1)", w.process)
+		}
+		w.exec("commit")
+		requestBuffers(v, w.line)
+		whole, line := requestBuffers(v, 0), requestBuffers(v, w.line)
+		if line > bound || whole < line+20 {
+			t.Errorf("%d buffers behind the line, want at most %d; %d from the beginning, want more", line, bound, whole)
+		}
+	})
+	t.Run("a denied capture writes nothing", func(t *testing.T) {
+		t.Parallel()
+		eachEngine(t, func(t *testing.T, e *env) {
+			a, w, v := e.session(t), newRequestWorker(t, e), newRequestWorker(t, e)
+			v.takes("nothing")
+			answers(v.session, true, "select pg_current_xact_id_if_assigned() is null")
+			a.exec("select lock.enqueue('update', 'e')")
+			w.takes("default", 1)
+			a.exec("select lock.enqueue('update', 'e')")
+			v.takes("default")
+			answers(w.session, int64(1), "select lock.settle_request($1)", w.process)
+			a.exec("select lock.enqueue('update', 'e')")
+			v.takes("default")
+			answers(v.session, true, "select pg_current_xact_id_if_assigned() is null")
+		})
+	})
+}
+
+func TestRequestRules(t *testing.T) {
+	t.Parallel()
+	t.Run("a click is a request, 50 clicks are one batch", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, w := e.session(t), newRequestWorker(t, e)
+		var want []int64
+		for n := range int64(50) {
+			answers(a, n+1, "select lock.enqueue('update', 'sheet', jsonb_build_object('click', $1::bigint))", n)
+			want = append(want, n+1)
+		}
+		w.takes("default", want...)
+		a.exec("select lock.enqueue('update', 'sheet')")
+		w.settles("complete", 50)
+		w.line = 0
+		w.takes("default", 51)
+		w.settles("complete", 1)
+	})
+	t.Run("a create goes first and alone, wherever it stands", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, w := e.session(t), newRequestWorker(t, e)
+		a.exec("select lock.enqueue('update', 'e')")
+		a.exec("select lock.enqueue('update', 'e')")
+		a.exec("select lock.enqueue('create', 'e')")
+		a.fails("23505", "select lock.enqueue('create', 'e')")
+		a.exec("select lock.enqueue('create', 'e', queue_id => 'another')")
+		w.takes("default", 3)
+		w.settles("error", 1)
+		w.line = 0
+		w.takes("default", 1, 2)
+		w.settles("complete", 2)
+		a.fails("23505", "select lock.enqueue('create', 'e')")
+	})
+	t.Run("nothing in-progress can be committed", func(t *testing.T) {
+		t.Parallel()
+		eachEngine(t, func(t *testing.T, e *env) {
+			a, w := e.session(t), newRequestWorker(t, e)
+			a.exec("select lock.enqueue('update', 'e')")
+			w.takes("default", 1)
+			if refused := w.fails("23503", "commit"); refused.ConstraintName != "settle_request_before_commit" {
+				t.Errorf("refused by %q", refused.ConstraintName)
+			}
+			w.fails("23503", "select lock.capture_request(gen_random_uuid())")
+			w.line = 0
+			w.takes("default", 1)
+			answers(a, int64(0), "select lock.settle_request($1)", w.process)
+			w.settles("complete", 1)
+			answers(w.session, int64(0), "select lock.settle_request($1)", w.process)
+		})
+	})
+	t.Run("put back is tried again, at its place and not before the delay", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, w := e.session(t), newRequestWorker(t, e)
+		a.exec("select lock.enqueue('update', 'e')")
+		a.exec("select lock.enqueue('update', 'f')")
+		w.takes("default", 1)
+		w.settles("new", 1)
+		w.line = 0
+		w.takes("default", 1)
+		answers(w.session, int64(1), "select lock.settle_request($1, 'new', 'not now', '1 hour')", w.process)
+		w.exec("commit")
+		a.exec("select lock.enqueue('update', 'e')")
+		w.line = 0
+		w.takes("default", 2)
+		w.settles("complete", 1)
+		w.line = 0
+		w.takes("default")
+		_, err := e.admin.Exec(ctx, "update lock.request set available_at = available_at - interval '1 hour'")
+		must(t, err)
+		w.takes("default", 1, 3)
+		answers(a, "2 not now", "select attempts || ' ' || message from lock.request_history('e') where request_id = 1")
+		w.settles("complete", 2)
+	})
+	t.Run("a plain insert is as good", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s, w := e.sessionAs(t, e.super), newRequestWorker(t, e)
+		s.exec("insert into lock.request (request_type, entity_id) values ('update', 'e'), ('update', 'e')")
+		s.exec("insert into lock.request (request_type, request_status, entity_id) values ('update', 'complete', 'e')")
+		s.fails("22023", "insert into lock.request (request_type, request_status, entity_id) values ('update', 'in-progress', 'e')")
+		s.fails("22023", "insert into lock.request (request_type, entity_id) values ('update', '')")
+		s.fails("22P02", "insert into lock.request (request_type, entity_id) values ('delete', 'e')")
+		w.takes("default", 1, 2)
+		w.settles("complete", 2)
+	})
+	t.Run("history and purge", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, w := e.session(t), newRequestWorker(t, e)
+		a.exec("select lock.enqueue('update', (n % 10)::text) from generate_series(1, 100) n")
+		for range 9 {
+			if len(w.capture("default")) != 10 {
+				t.Fatal("want batches of 10")
+			}
+			w.settles("complete", 10)
+		}
+		answers(a, int64(10), "select count(*) from lock.request_history('1') where process_id is not null and started_at <= settled_at and created_at <= started_at")
+		answers(a, int64(91), "select request_id from lock.request_history('1', max => 1)")
+		answers(a, int64(0), "select count(*) from lock.request_history('1', 'another')")
+		answers(a, int64(0), "select lock.purge_requests('1 hour')")
+		_, err := e.admin.Exec(ctx, "update lock.request set settled_at = settled_at - interval '1 day' where settled_at is not null")
+		must(t, err)
+		if len(w.capture("default")) != 10 {
+			t.Fatal("want a batch of 10")
+		}
+		answers(a, int64(60), "select lock.purge_requests('1 hour', 60)")
+		answers(a, int64(30), "select lock.purge_requests('1 hour', 60)")
+		w.settles("complete", 10)
+		answers(e.sessionAs(t, e.super), int64(10), "select count(*) from lock.request")
+	})
+	t.Run("bad input changes nothing", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		for _, bad := range []struct{ code, sql string }{
+			{"22004", "select lock.enqueue(null, 'e')"},
+			{"22023", "select lock.enqueue('delete', 'e')"},
+			{"22004", "select lock.enqueue('update', null)"},
+			{"22023", "select lock.enqueue('update', '')"},
+			{"22023", "select lock.enqueue('update', repeat('x', 1025))"},
+			{"22004", "select lock.enqueue('update', 'e', queue_id => null)"},
+			{"22023", "select lock.enqueue('update', 'e', queue_id => '')"},
+			{"22004", "select lock.capture_request(null)"},
+			{"22004", "select lock.capture_request(gen_random_uuid(), null)"},
+			{"22004", "select lock.capture_request(gen_random_uuid(), 0, null)"},
+			{"22023", "select lock.capture_request(gen_random_uuid(), 0, '')"},
+			{"22004", "select lock.settle_request(null)"},
+			{"22004", "select lock.settle_request(gen_random_uuid(), null)"},
+			{"22023", "select lock.settle_request(gen_random_uuid(), 'done')"},
+			{"22023", "select lock.settle_request(gen_random_uuid(), 'new', null, '-1 second')"},
+			{"22004", "select lock.settle_request(gen_random_uuid(), 'new', null, null)"},
+			{"22023", "select lock.settle_request(gen_random_uuid(), 'complete', null, '1 second')"},
+			{"22004", "select lock.purge_requests(null)"},
+			{"22023", "select lock.purge_requests('-1 day')"},
+			{"22023", "select lock.purge_requests('1 day', 0)"},
+			{"22004", "select lock.purge_requests('1 day', null)"},
+			{"22004", "select lock.request_history(null)"},
+			{"22023", "select lock.request_history('e', 'q', 0)"},
+			{"42501", "select * from lock.request"},
+			{"42501", "insert into lock.request (request_type, entity_id) values ('update', 'e')"},
+		} {
+			if got := s.fails(bad.code, bad.sql); strings.HasPrefix(bad.code, "22") && got.Hint == "" {
+				t.Errorf("%s: no hint", bad.sql)
+			}
+		}
+		answers(e.sessionAs(t, e.super), int64(0), "select count(*) from lock.request")
+	})
+}

@@ -1,0 +1,416 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/tests/server"
+)
+
+// requestProcessURL makes this binary a worker process that can be killed; see startRequestProcess.
+const requestProcessURL = "LOCKS_TEST_REQUEST_PROCESS"
+
+func init() {
+	if url := os.Getenv(requestProcessURL); url != "" {
+		pool, err := pgxpool.New(ctx, url)
+		if err == nil {
+			err = locks.Work(ctx, pool, "default", requestHandle, locks.WorkPoll(time.Second))
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func startRequestProcess(t *testing.T, url string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), requestProcessURL+"="+url)
+	cmd.Stderr = os.Stderr
+	must(t, cmd.Start())
+	return cmd
+}
+
+// requestLog is what handlers write, and what the invariants are read from. One request settles at most once (primary key),
+// nobody else is at work on the entity (an advisory lock that lives as long as the handler's transaction).
+const requestLog = `create table worked (request_id bigint primary key, entity_id text not null, request_type text not null, step bigint generated always as identity);
+	create table violation (what text);
+	grant select, insert on worked, violation to locks_app`
+
+func requestHandle(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+	var created bool
+	// A transaction that ends gives up its rows a moment before its advisory locks: hence the patience.
+	_, err := tx.Exec(ctx, "select set_config('lock_timeout', '200ms', true), pg_advisory_xact_lock(hashtext($1))", batch[0].EntityID)
+	if code(err) == "55P03" {
+		return errors.New("violation: somebody else is at work on " + batch[0].EntityID)
+	} else if err != nil {
+		return err
+	}
+	if rand.N(40) == 0 {
+		if _, err := tx.Exec(ctx, "select count(*) from generate_series(1, 3000000)"); err != nil { // Long enough to be caught.
+			return err
+		}
+	}
+	err = tx.QueryRow(ctx, "select exists (select from worked where entity_id = $1 and request_type = 'create')", batch[0].EntityID).Scan(&created)
+	if err != nil {
+		return err
+	}
+	last := int64(0)
+	for _, request := range batch {
+		if request.EntityID != batch[0].EntityID || request.RequestID <= last || request.RequestStatus != "in-progress" ||
+			request.RequestType == "create" && len(batch) > 1 || request.RequestType == "update" && !created {
+			return fmt.Errorf("violation: %d after %d in a batch of %d, created: %v", request.RequestID, last, len(batch), created)
+		}
+		last = request.RequestID
+		if _, err := tx.Exec(ctx, "insert into worked (request_id, entity_id, request_type) values ($1, $2, $3)", request.RequestID, request.EntityID, request.RequestType); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startRequestWork runs workers until the returned function ends them.
+func startRequestWork(t *testing.T, pool *pgxpool.Pool, workers int, opts ...locks.WorkOption) (stop func()) {
+	t.Helper()
+	inner, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			if err := locks.Work(inner, pool, "default", requestHandle, opts...); !errors.Is(err, context.Canceled) {
+				t.Errorf("Work: %v", err)
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+// requestProduce enqueues creates, each followed by updates, and rolls some back.
+func requestProduce(t *testing.T, pool *pgxpool.Pool, name string, entities int) {
+	for n := range entities {
+		entity := fmt.Sprintf("%s %d", name, n)
+		for m := range 1 + rand.N(6) {
+			kind := "update"
+			if m == 0 {
+				kind = "create"
+			}
+			for {
+				err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+					q := db.New(tx)
+					_, err := q.Enqueue(ctx, db.EnqueueParams{RequestType: kind, EntityID: entity, QueueID: "default"})
+					if err == nil && m > 0 && rand.N(3) == 0 {
+						_, err = q.Enqueue(ctx, db.EnqueueParams{RequestType: kind, EntityID: fmt.Sprintf("%s %d", name, rand.N(n+1)), QueueID: "default"})
+					}
+					if err == nil && rand.N(5) == 0 {
+						return errors.New("roll back")
+					}
+					return err
+				})
+				if err == nil || m > 0 && err.Error() == "roll back" || code(err) == "23505" {
+					break
+				}
+			}
+		}
+	}
+}
+
+// requestVerdict waits until everything is settled, and says what went wrong.
+func requestVerdict(t *testing.T, admin *pgxpool.Pool) string {
+	t.Helper()
+	var verdict string
+	eventually(t, "everything is settled", func() bool {
+		var left int
+		return admin.QueryRow(ctx, "select count(*) from lock.request where settled_at is null").Scan(&left) == nil && left == 0
+	})
+	must(t, admin.QueryRow(ctx, `select concat_ws('; ',
+		(select string_agg(distinct message, ', ') from lock.request where request_status <> 'complete'),
+		(select count(*) || ' settled, not worked on' from lock.request where not exists (select from worked where worked.request_id = request.request_id) having count(*) > 0),
+		(select count(*) || ' worked on, not settled' from worked where not exists (select from lock.request where worked.request_id = request.request_id) having count(*) > 0),
+		(select count(*) || ' tried twice' from lock.request where attempts <> 1 having count(*) > 0))`).Scan(&verdict))
+	return verdict
+}
+
+func TestRequestWorkUnderFire(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, e *env) {
+		_, err := e.admin.Exec(ctx, requestLog)
+		must(t, err)
+		startRequestWork(t, e.pool, 4, locks.WorkPoll(time.Second))
+		var producers, killers sync.WaitGroup
+		for n := range 4 {
+			producers.Go(func() { requestProduce(t, e.pool, fmt.Sprint("sheet ", n), 60) })
+		}
+		var over atomic.Bool
+		killers.Go(func() { // backends die
+			for !over.Load() {
+				_, err := e.admin.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'locks_app' and datname = current_database() and query like '%worked%' order by random() limit 1")
+				must(t, err)
+			}
+		})
+		killers.Go(func() { // processes die
+			for !over.Load() {
+				cmd := startRequestProcess(t, e.url)
+				var before, now int
+				must(t, e.admin.QueryRow(ctx, "select count(*) from worked").Scan(&before))
+				eventually(t, "something is worked on", func() bool {
+					must(t, e.admin.QueryRow(ctx, "select count(*) from worked").Scan(&now))
+					return now > before+10 || over.Load()
+				})
+				cmd.Process.Kill()
+				cmd.Wait()
+			}
+		})
+		producers.Wait()
+		over.Store(true)
+		killers.Wait()
+		if verdict := requestVerdict(t, e.admin); verdict != "" {
+			t.Error(verdict)
+		}
+	})
+}
+
+func TestRequestCheckers(t *testing.T) {
+	t.Parallel()
+	t.Run("catch two at work on one entity", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		_, err := e.admin.Exec(ctx, requestLog)
+		must(t, err)
+		batch := []db.Request{{RequestID: 1, EntityID: "e", RequestType: "create", RequestStatus: "in-progress"}}
+		first, err := e.pool.Begin(ctx)
+		must(t, err)
+		defer first.Rollback(ctx)
+		must(t, requestHandle(ctx, first, batch))
+		second, err := e.pool.Begin(ctx)
+		must(t, err)
+		defer second.Rollback(ctx)
+		if err := requestHandle(ctx, second, batch); err == nil || !strings.HasPrefix(err.Error(), "violation") {
+			t.Errorf("got %v", err)
+		}
+	})
+	for _, among := range []bool{false, true} {
+		t.Run(fmt.Sprint("catch an update before its create, together with it: ", among), func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			_, err := e.admin.Exec(ctx, requestLog)
+			must(t, err)
+			requestPatch(t, e, "lock.capture_request", "if created.outstanding then", "if false then")
+			requestPatch(t, e, "lock.capture_request", "and request.request_type = 'update'", "and (request.request_type = 'update' or "+fmt.Sprint(among)+")")
+			s := e.session(t)
+			s.exec("begin")
+			s.exec("select lock.enqueue('create', 'e')")
+			s.exec("select lock.enqueue('update', 'e')")
+			s.exec("commit")
+			startRequestWork(t, e.pool, 1)
+			eventually(t, "a violation", func() bool {
+				var n int
+				must(t, e.admin.QueryRow(ctx, "select count(*) from lock.request where message like 'violation%'").Scan(&n))
+				return n > 0
+			})
+		})
+	}
+}
+
+func TestRequestWorkServerCrash(t *testing.T) {
+	t.Parallel()
+	if target.own == nil {
+		t.Skip("needs a server of its own to crash")
+	}
+	s, err := server.Start(ctx, server.Options{Durable: true})
+	must(t, err)
+	t.Cleanup(func() { s.Stop() })
+	url := s.URL("postgres", "postgres")
+	must(t, migrate(url, 0))
+	pool := openPool(t, url, 20)
+	setup := func(sql string) {
+		_, err := pool.Exec(ctx, sql)
+		must(t, err)
+	}
+	setup("create role locks_app")
+	setup(requestLog)
+	setup("select lock.enqueue('create', n::text) from generate_series(1, 200) n")
+	setup("select lock.enqueue('update', n::text) from generate_series(1, 200) n")
+	startRequestWork(t, pool, 4, locks.WorkPoll(time.Second))
+	for n := 1; n <= 2; n++ {
+		eventually(t, "some are settled", func() bool {
+			var settled int
+			return pool.QueryRow(ctx, "select count(*) from lock.request where settled_at is not null").Scan(&settled) == nil && settled > 100*n
+		})
+		must(t, s.Kill())
+		must(t, s.Restart(ctx))
+	}
+	if verdict := requestVerdict(t, pool); verdict != "" {
+		t.Error(verdict)
+	}
+}
+
+func TestRequestWorkOutcomes(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	_, err := e.admin.Exec(ctx, `create table effect (entity_id text);
+		create table parent (id int primary key);
+		create table child (parent_id int references parent deferrable initially deferred);
+		grant insert, select on effect, child to locks_app`)
+	must(t, err)
+	s := e.session(t)
+	for _, entity := range []string{"good", "bad", "panic", "lost", "deferred", "sql", "nul", "twice", "hopeless"} {
+		s.exec("select lock.enqueue('update', $1)", entity)
+	}
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var lost atomic.Int32
+	done := make(chan error, 1)
+	go func() {
+		done <- locks.Work(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			entity := batch[0].EntityID
+			if _, err := tx.Exec(ctx, "insert into effect values ($1)", entity); err != nil {
+				return err
+			}
+			switch entity {
+			case "bad":
+				return errors.New("no such sheet")
+			case "panic":
+				panic("out of ink")
+			case "lost":
+				if lost.Add(1) == 1 {
+					_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
+					return err
+				}
+			case "deferred":
+				_, err := tx.Exec(ctx, "insert into child values (1)")
+				return err
+			case "sql":
+				tx.Exec(ctx, "select 1/0") // Its error is forgotten, and the transaction cannot go on.
+			case "nul":
+				return errors.New("a\x00b\xff")
+			case "twice":
+				if batch[0].Attempts < 2 {
+					return locks.Retry(errors.New("not yet"), time.Millisecond)
+				}
+			case "hopeless":
+				return fmt.Errorf("wrapped: %w", locks.Retry(errors.New("never"), time.Millisecond))
+			}
+			return nil
+		}, locks.WorkAttempts(4))
+	}()
+	super := e.sessionAs(t, e.super)
+	eventually(t, "everything is settled", func() bool {
+		select {
+		case err := <-done:
+			t.Fatalf("Work: %v", err)
+		default:
+		}
+		return get[int64](super, "select count(*) from lock.request where settled_at is null") == 0
+	})
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Work: %v", err)
+	}
+	want := strings.Join([]string{"good complete 1 -", "bad error 1 no such sheet", "panic error 1 panic: out of ink", "lost complete 1 -",
+		`deferred error 1 ERROR: insert or update on table "child" violates foreign key constraint "child_parent_id_fkey" (SQLSTATE 23503)`,
+		"sql error 1 a statement failed, and the handler did not return its error",
+		"nul error 1 ab\uFFFD", "twice complete 3 -", "hopeless error 4 wrapped: retry in 1ms: never"}, "\n")
+	got := requestRows(super, "select entity_id, request_status::text, attempts, coalesce(case when request_status = 'error' then message end, '-') from lock.request order by request_id")
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	answers(super, "good lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect")
+}
+
+func TestRequestWorkLife(t *testing.T) {
+	t.Parallel()
+	idle := func(t *testing.T, e *env, n int) {
+		t.Helper()
+		eventually(t, fmt.Sprint(n, " workers idle"), func() bool {
+			var idle int
+			must(t, e.admin.QueryRow(ctx, "select count(*) from lock.idle_worker where channel = 'lock_request' and until > clock_timestamp()").Scan(&idle))
+			return idle == n
+		})
+	}
+	t.Run("an idle worker asks nothing, and is woken by an enqueue and by a plain insert", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		_, err := e.admin.Exec(ctx, requestLog)
+		must(t, err)
+		config, err := pgxpool.ParseConfig(e.url)
+		must(t, err)
+		config.MaxConns = 1
+		var queries requestTracer
+		config.ConnConfig.Tracer = &queries
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		must(t, err)
+		t.Cleanup(pool.Close)
+		startRequestWork(t, pool, 1, locks.WorkPoll(time.Hour))
+		s := e.sessionAs(t, e.super)
+		for n, sql := range []string{
+			"select lock.enqueue('create', 'e')",
+			"insert into lock.request (request_type, entity_id) values ('update', 'e')",
+		} {
+			idle(t, e, 1)
+			calm, rounds := int64(-1), 0
+			eventually(t, "the worker is calm", func() bool {
+				if now := queries.n.Load(); now != calm {
+					calm, rounds = now, 0
+				}
+				rounds++
+				return rounds == 100
+			})
+			for range 100 {
+				s.exec("select lock.enqueue('update', 'e', queue_id => 'another')")
+			}
+			if now := queries.n.Load(); now != calm {
+				t.Errorf("%d queries while idle", now-calm)
+			}
+			s.exec(sql)
+			eventually(t, "it is settled", func() bool { return get[int64](s, "select count(*) from worked") == int64(n+1) })
+		}
+	})
+	t.Run("finishes the batch when its context ends, and starts no other", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.enqueue('update', 'e')")
+		s.exec("select lock.enqueue('update', 'f')")
+		inner, cancel := context.WithCancel(ctx)
+		err := locks.Work(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			cancel()
+			_, err := tx.Exec(ctx, "select 1")
+			return err
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("Work: %v", err)
+		}
+		answers(e.sessionAs(t, e.super), "complete new", "select string_agg(request_status::text, ' ' order by request_id) from lock.request")
+	})
+	t.Run("ends with an error that will not go away", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		owner := e.sessionAs(t, e.owner)
+		owner.exec("revoke execute on function lock.capture_request(uuid, bigint, text) from locks_app")
+		wantCode(t, locks.Work(ctx, e.pool, "default", requestHandle), "42501", "Work without rights")
+		wantCode(t, locks.Work(ctx, openPool(t, e.owner, 4), "", requestHandle), "22023", "Work on an empty queue id")
+	})
+}
+
+type requestTracer struct{ n atomic.Int64 }
+
+func (r *requestTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	r.n.Add(1)
+	return ctx
+}
+
+func (r *requestTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

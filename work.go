@@ -1,0 +1,246 @@
+package locks
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/internal/wake"
+)
+
+// A WorkOption changes how Work works.
+type WorkOption func(*requestWorker)
+
+// WorkPoll sets how long an idle worker sleeps at most, and so how late it finds work that nobody notified it of: what a
+// worker left that died. Default: 30 s.
+func WorkPoll(poll time.Duration) WorkOption {
+	return func(w *requestWorker) { w.wake.Poll = poll }
+}
+
+// WorkAttempts sets how often a request is tried in all when the handler asks for retries. Default: 10.
+func WorkAttempts(attempts int) WorkOption {
+	return func(w *requestWorker) { w.attempts = attempts }
+}
+
+// WorkOnError sets who is told of errors that Work survives: the handler's, which are settled, and the connection's, after
+// which it starts again. It is called by the goroutine of Work or of its listener. Default: nobody.
+func WorkOnError(tell func(error)) WorkOption {
+	return func(w *requestWorker) { w.wake.OnError = tell }
+}
+
+// Retry makes a handler's error a request to put the batch back, to be tried again after delay (at least a millisecond) by
+// any worker. After as many attempts as WorkAttempts allows it is settled as error. errors.Is and errors.As reach err.
+func Retry(err error, delay time.Duration) error {
+	return &retryError{err: err, delay: max(delay, time.Millisecond)}
+}
+
+type retryError struct {
+	err   error
+	delay time.Duration
+}
+
+func (e *retryError) Error() string { return fmt.Sprintf("retry in %v: %v", e.delay, e.err) }
+func (e *retryError) Unwrap() error { return e.err }
+
+// Work runs the back end of a request queue until ctx ends, and returns ctx's error then. Any number of workers, in any
+// number of processes, share a queue; each uses one connection of the pool at a time, and all those of a process and pool
+// listen on one more.
+//
+// handle gets a READ COMMITTED transaction and a batch of one entity: its create alone, or all its outstanding updates,
+// oldest first. Nobody else has the entity until the transaction ends, and the batch is settled in the same transaction:
+//
+//   - nil: complete, committed together with what handle did in tx.
+//   - an error, or a commit that a deferred constraint refuses: what handle did in tx is undone, and the batch is settled as error with the error's text as its message.
+//   - Retry(err, delay): undone, and put back. The requests' Attempts say how often that happened.
+//   - a panic: as an error.
+//   - a lost connection, or an error that is Retryable: everything is undone, nothing is counted, and the batch is as new. It
+//     is found again at once. A context that ends during a query of handle closes the connection, too; prefer
+//     statement_timeout for a limit.
+//
+// When ctx ends, the batch at hand is finished first: the context that handle gets does not end with it. A worker that finds
+// nothing asks no more questions until it is notified, the next retry of its own is due, or WorkPoll has passed; it survives
+// the loss of its connections. Errors that would not go away by themselves, such as missing rights (42501), end it.
+func Work(ctx context.Context, pool *pgxpool.Pool, queueID string, handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, opts ...WorkOption) error {
+	w := &requestWorker{pool: pool, queueID: queueID, handle: handle, attempts: 10, refused: map[int64]error{}}
+	for _, opt := range opts {
+		opt(w)
+	}
+	if err := wake.Watch(ctx, pool, wake.Requests, queueID, w.wake, w.look); err != nil {
+		return fmt.Errorf("locks: work on %.60q: %w", queueID, err)
+	}
+	return nil
+}
+
+type requestWorker struct {
+	pool     *pgxpool.Pool
+	queueID  string
+	handle   func(ctx context.Context, tx pgx.Tx, batch []db.Request) error
+	wake     wake.Options
+	attempts int
+
+	line   int64       // the first request of the last batch of this turn through the queue; 0: a new turn
+	worked bool        // something was settled in this turn, so that others may have had to skip what is free now
+	due    []time.Time // when batches come up again that were put back here
+
+	refused map[int64]error // by the last request of a batch: why its commit failed
+}
+
+// look takes one batch. When there is none after the line, it starts again from the beginning, unless this turn settled nothing.
+func (w *requestWorker) look(ctx context.Context) (found bool, due time.Duration, err error) {
+	for {
+		found, err = w.step(ctx)
+		if err != nil {
+			// What failed is new again: go on behind it, and come back.
+			w.worked = true
+			return false, 0, err
+		}
+		if found {
+			return true, 0, nil
+		}
+		again := w.worked
+		w.line, w.worked = 0, false
+		if !again {
+			return false, w.next(), nil
+		}
+	}
+}
+
+// next says after how long the first retry is due, at least a millisecond; 0: there is none.
+func (w *requestWorker) next() (due time.Duration) {
+	now := time.Now()
+	var later []time.Time
+	for _, at := range w.due {
+		if wait := at.Sub(now); wait > 0 {
+			later = append(later, at)
+			if due == 0 || wait < due {
+				due = wait
+			}
+		}
+	}
+	w.due = later
+	return due
+}
+
+// step captures, handles and settles one batch in one transaction.
+func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
+	tx, err := w.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return false, err
+	}
+	// From here on the end of ctx must not interrupt.
+	finish := context.WithoutCancel(ctx)
+	defer tx.Rollback(finish)
+	q := db.New(tx)
+	process := newProcess()
+	batch, err := q.CaptureRequest(finish, db.CaptureRequestParams{ProcessID: process, After: w.line, QueueID: w.queueID})
+	if err != nil {
+		return false, err
+	}
+	if len(batch) == 0 {
+		return false, tx.Commit(finish) // The search may have tidied up.
+	}
+	w.line = batch[0].RequestID
+
+	outcome := w.refused[batch[len(batch)-1].RequestID]
+	if outcome == nil {
+		outcome, err = w.run(finish, tx, batch)
+		if err != nil {
+			return false, err
+		}
+	}
+	delete(w.refused, batch[len(batch)-1].RequestID)
+	settle := db.SettleRequestParams{ProcessID: process, Status: "complete"}
+	if outcome != nil {
+		settle.Status = "error"
+		message := strings.ReplaceAll(strings.ToValidUTF8(outcome.Error(), "\uFFFD"), "\x00", "")
+		settle.Message = &message
+	}
+	var retry *retryError
+	if errors.As(outcome, &retry) && !w.exhausted(batch) {
+		settle.Status, settle.Delay = "new", retry.delay
+	}
+	if _, err := q.SettleRequest(finish, settle); err != nil {
+		return false, err
+	}
+	if err := tx.Commit(finish); err != nil {
+		// A deferred constraint of the handler's tables: the same batch is settled as error in the next transaction.
+		if code := new(pgconn.PgError); errors.As(err, &code) && !wake.Transient(err) && outcome == nil {
+			w.refused[batch[len(batch)-1].RequestID] = err
+			w.line = batch[0].RequestID - 1
+			return true, nil
+		}
+		return false, err
+	}
+	if settle.Status == "new" {
+		w.due = append(w.due, time.Now().Add(retry.delay))
+	} else {
+		w.worked = true
+	}
+	if outcome != nil && w.wake.OnError != nil {
+		w.wake.OnError(fmt.Errorf("locks: request %d of %.60q: %w", batch[0].RequestID, w.queueID, outcome))
+	}
+	return true, nil
+}
+
+// run calls the handler in a savepoint. Its outcome is what to settle; err means that nothing can be settled.
+func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) (outcome, err error) {
+	inner, err := tx.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	outcome = w.call(ctx, inner, batch)
+	if tx.Conn().IsClosed() {
+		return nil, fmt.Errorf("connection lost while handling request %d: %v", batch[0].RequestID, outcome)
+	}
+	aborted := func() bool { return tx.Conn().PgConn().TxStatus() == 'E' }
+	if outcome == nil && aborted() {
+		outcome = errors.New("a statement failed, and the handler did not return its error")
+	}
+	if outcome == nil {
+		err = inner.Commit(ctx)
+	} else if Retryable(outcome) {
+		return nil, outcome
+	} else {
+		err = inner.Rollback(ctx)
+	}
+	if err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+		return nil, err
+	} else if aborted() {
+		return nil, fmt.Errorf("the handler of request %d ended its transaction itself, and then failed: %v", batch[0].RequestID, outcome)
+	}
+	return outcome, nil
+}
+
+func (w *requestWorker) call(ctx context.Context, tx pgx.Tx, batch []db.Request) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf("panic: %v", value)
+		}
+	}()
+	return w.handle(ctx, tx, batch)
+}
+
+func (w *requestWorker) exhausted(batch []db.Request) bool {
+	for _, request := range batch {
+		if int(request.Attempts)+1 >= w.attempts {
+			return true
+		}
+	}
+	return false
+}
+
+// newProcess makes a random UUID (version 4).
+func newProcess() (id [16]byte) {
+	rand.Read(id[:])
+	id[6] = id[6]&0x0f | 0x40
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
