@@ -1,6 +1,7 @@
 # Everything that a developer, a user or CI runs. `make help` explains the targets.
 
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 BIN   := $(CURDIR)/.bin
 export GOFLAGS := -buildvcs=false
 # The nested modules need a newer Go than the importer does; the tools are pinned here and nowhere else.
