@@ -60,15 +60,15 @@ func (ns NullTaskStatus) Value() (driver.Value, error) {
 
 // Everything that is held or waited for now, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until released), details. Keys on the advisory engine only: the row engine's locks are rows, and PostgreSQL lists who waits for rows in pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
 type Activity struct {
-	Kind    *string
-	Name    *string
-	Mode    *string
-	Granted *bool
+	Kind    string
+	Name    string
+	Mode    string
+	Granted bool
 	Owner   *string
 	Pid     *int32
 	Since   *time.Time
 	Until   *time.Time
-	Details *string
+	Details string
 }
 
 // What key locks are made of here; one row, written by the first migration, never to be changed. Read it by lock.engine().
@@ -215,7 +215,7 @@ type QueueDepth struct {
 	QueueID string
 	Status  string
 	Count   int64
-	Oldest  interface{}
+	Oldest  time.Time
 }
 
 // Requests for work on entities: the queue of what is outstanding, and the history of what is settled, until it is purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload is as good as lock.enqueue.

@@ -432,7 +432,7 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.advisory_key(bigint) is
-    'Internal: the advisory lock that stands for a key; its own inverse.';
+    'The advisory lock that stands for a key, and the key that an advisory lock of pg_locks stands for: it is its own inverse. Null for null.';
 
 revoke all on function lock.advisory_key(bigint) from public;
 

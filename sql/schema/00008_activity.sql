@@ -25,7 +25,7 @@ begin
         coalesce(locked_keys.name, locked_keys.key::text) as name,
         case when pg_locks.mode = 'ShareLock' then 'shared' else 'exclusive' end as mode,
         pg_locks.granted,
-        pg_stat_activity.usename::text collate "default" as owner,
+        to_jsonb(pg_stat_activity) ->> 'usename' as owner,
         pg_locks.pid,
         coalesce((to_jsonb(pg_locks) ->> 'waitstart')::timestamptz, pg_stat_activity.xact_start) as since,
         null::timestamptz as until,
