@@ -22,20 +22,38 @@ begin
     create or replace view lock.activity as
     select
         'key'::text as kind,
-        coalesce(locked_keys.name, locked_keys.key::text) as name,
-        case when pg_locks.mode = 'ShareLock' then 'shared' else 'exclusive' end as mode,
-        pg_locks.granted,
+        coalesce(locked_keys.name, held.key::text) as name,
+        case when held.mode = 'ShareLock' then 'shared' else 'exclusive' end as mode,
+        held.granted,
         to_jsonb(pg_stat_activity) ->> 'usename' as owner,
-        pg_locks.pid,
-        coalesce((to_jsonb(pg_locks) ->> 'waitstart')::timestamptz, pg_stat_activity.xact_start) as since,
+        held.pid,
+        coalesce(held.waits_since, pg_stat_activity.xact_start) as since,
         null::timestamptz as until,
         coalesce(nullif(pg_stat_activity.application_name, '') || ': ', '') || coalesce(pg_stat_activity.query, '') as details
-    from pg_locks
-    join lock.locked_keys on locked_keys.key = lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint)
-    left join pg_stat_activity on pg_stat_activity.pid = pg_locks.pid
-    where pg_locks.locktype = 'advisory'
-      and pg_locks.objsubid = 1
-      and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
+    from (
+        select
+            lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint) as key,
+            pg_locks.mode,
+            pg_locks.granted,
+            pg_locks.pid,
+            (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz as waits_since
+        from pg_locks
+        where pg_locks.locktype = 'advisory'
+          and pg_locks.objsubid = 1
+          and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
+    ) as held
+    left join lock.locked_keys on locked_keys.key = held.key
+    left join pg_stat_activity on pg_stat_activity.pid = held.pid
+    where locked_keys.key is not null
+       or exists (
+            select
+            from pg_locks as mark
+            where mark.locktype = 'advisory'
+              and mark.objsubid = 2
+              and mark.classid = 1819239275
+              and mark.objid::bigint = hashint8(held.key)::bigint & 4294967295
+              and mark.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
+       )
     union all
     select
         'mutex', mutex.task_id, 'exclusive', true, mutex.owner, null, mutex.acquired_at, null, ''
@@ -68,7 +86,7 @@ $$;
 
 comment on view lock.activity is
     'Everything that is held or waited for now, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until '
-    'released), details. Keys on the advisory engine only: the row engine''s locks are rows, and PostgreSQL lists who waits for rows in '
+    'released), details. A key that was new to its holder''s transaction shows by its number until that ends. Keys on the advisory engine only: the row engine''s locks are rows, and PostgreSQL lists who waits for rows in '
     'pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.';
 
 create or replace view lock.queue_depth as

@@ -16,11 +16,11 @@ set search_path = pg_catalog, pg_temp
 set lock_timeout = '1ms'
 as $$
 begin
-    if current_setting('transaction_read_only')::boolean then
-        return;
-    end if;
-    -- 1819239275 is 'lock' in ASCII: the two-number space is apart from the keys'.
-    if record_key.shared and not pg_try_advisory_xact_lock(1819239275, hashint8(record_key.key)) then
+    -- 1819239275 is 'lock' in ASCII: the two-number space is apart from the keys'. This lock also tells lock.activity that
+    -- the key is ours while its row cannot be seen yet, or is never written.
+    if not pg_try_advisory_xact_lock(1819239275, hashint8(record_key.key)) and record_key.shared
+        or current_setting('transaction_read_only')::boolean
+    then
         return;
     end if;
     begin
