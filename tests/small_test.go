@@ -377,11 +377,12 @@ func TestSmallPlans(t *testing.T) {
 				"throttled_resource": "last_locked = '-infinity', last_locker_details = ''"}[c.table]
 			s.exec(fmt.Sprintf("update lock.%s set %s, unused_since = '2001-01-01'", c.table, old))
 			s.exec("vacuum analyze lock." + c.table)
-			if n := drop(10); n > few {
+			// The lesser of two: a call may have to read the catalogue again.
+			if n := min(drop(10), drop(10)); n > few {
 				t.Errorf("%s touched %d pages to drop 10 of all", c.drop, n)
 			}
 			s.exec("drop index lock." + c.table + "_unused_since_idx")
-			if n := drop(10); n <= few {
+			if n := min(drop(10), drop(10)); n <= few {
 				t.Errorf("the checker does not see a missing index: %d pages", n)
 			}
 		})

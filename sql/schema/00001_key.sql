@@ -9,6 +9,11 @@ begin
     if version() not like '%-YB-%' then
         perform pg_advisory_xact_lock(1819239275, 0);
     end if;
+    if exists (select from pg_namespace where pg_namespace.nspname = 'lock' and pg_namespace.nspowner <> current_user::regrole) then
+        raise exception 'the schema lock belongs to another role'
+            using errcode = 'insufficient_privilege',
+                  hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it already would run with your rights.';
+    end if;
     if to_regclass('lock.migration') is not null then
         select max(migration.number) into latest from lock.migration;
         if latest > 1 then
@@ -139,7 +144,7 @@ revoke all on function lock.check_id(text, text) from public;
 
 -- file: sql/functions/rule/check_interval.sql
 -- +goose StatementBegin
--- check_interval refuses an interval that is null, infinite, zero or negative, and, where a fixed length is needed, months.
+-- check_interval refuses an interval that is null, infinite, zero, negative or too long for dates, and, where a fixed length is needed, months.
 create or replace function lock.check_interval(
     value  interval,
     what   text,
@@ -163,6 +168,10 @@ begin
         raise exception '% must have a fixed length, and % contains months', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Months and years differ in length: use days, hours or seconds.';
+    elsif value > interval '1000 years' then
+        raise exception '% must be at most 1000 years, not %', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass a shorter interval.';
     elsif value <= interval '0' then
         raise exception '% must be positive, not %', what, value
             using errcode = 'invalid_parameter_value',
@@ -173,7 +182,7 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.check_interval(interval, text, boolean) is
-    'Internal: refuses an interval that is null (22004), infinite, zero or negative, or, when fixed, has months (22023).';
+    'Internal: refuses an interval that is null (22004), infinite, zero, negative, over 1000 years, or, when fixed, has months (22023).';
 
 revoke all on function lock.check_interval(interval, text, boolean) from public;
 

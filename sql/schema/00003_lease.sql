@@ -94,7 +94,9 @@ comment on view lock.lease_holder is
 -- granted since. A release that a snapshot does not see makes this deny, never grant.
 --
 -- An expired lease frees its permit by being deleted, which needs its row exclusively: while a transaction that has asserted it
--- is open, the row is skipped and its permit counts as taken.
+-- is open, the row is skipped and its permit counts as taken. That denial writes, and undoes it: only a lock can tell.
+--
+-- The time is read behind the gate: a wait there may have been long.
 --
 -- Who passed the gate and finds nothing left undoes all of it, so that a denied caller stands in nobody's way. The ttl is added
 -- in UTC, where every day has 24 hours.
@@ -145,13 +147,13 @@ begin
                     granted_at = clock_timestamp()
                 where lease_name.name = acquire_lease.name
                   and lease_name.token = known
-                returning lease_name.token, lease_name.granted_at
+                returning lease_name.token
             )
             insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
             select
-                acquire_lease.name, gate.token, acquire_lease.owner, gate.granted_at, gate.granted_at,
-                (gate.granted_at at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
-            from gate
+                acquire_lease.name, gate.token, acquire_lease.owner, gate.now, gate.now,
+                (gate.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
+            from (select gate.token, clock_timestamp() as now from gate) as gate
             returning lease.* into granted;
             if found then
                 return next granted;
@@ -282,17 +284,20 @@ begin
     end if;
     perform lock.check_token(assert_lease.name, assert_lease.token);
     if expires_at is not null then
-        perform
+        select lease.expires_at into expires_at
         from lock.lease
         where lease.name = assert_lease.name
           and lease.token = assert_lease.token
         for no key update;
+        if expires_at > clock_timestamp() then
+            return;
+        end if;
     elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
         and assert_lease.token > coalesce((
             select lease_name.token
             from lock.lease_name
             where lease_name.name = assert_lease.name
-        ), 0)
+        ), (select lease_floor.token from lock.lease_floor))
     then
         raise exception 'lease % with token % is newer than this transaction''s snapshot, or never was', assert_lease.name, assert_lease.token
             using errcode = 'serialization_failure',
@@ -330,7 +335,7 @@ revoke all on function lock.assert_lease(text, bigint) from public;
 --
 -- The row that it returns is the lease that was granted, or has token 0 and describes the lease whose end frees a permit:
 -- with more leases than permits that is not the first to end. When that one had run out before it was asked for, a transaction
--- that asserted it is still open, and nobody can say for how long: the answer is to come back in a ttl.
+-- that asserted it is still open, and nobody can say for how long: the answer is to come back in a ttl, 5 seconds at most.
 --
 -- The mark is set while the name's row is held for update, and the leases are looked at once more behind that lock: see
 -- lock.notify_lease_waiters. A mark that is seen on one snapshot with the leases serves everybody: whoever set it has waited for
@@ -379,7 +384,7 @@ begin
         continue when not found or answer.expires_in <= interval '0' and answer.expires_at > asked;
 
         if answer.expires_in <= interval '0' then
-            answer.expires_in := await_lease.ttl;
+            answer.expires_in := least(await_lease.ttl, interval '5 seconds');
         end if;
         if behind_gate and not awaited then
             update lock.lease_name

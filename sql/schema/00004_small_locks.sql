@@ -212,6 +212,39 @@ comment on view lock.throttled_resource_status is
 
 -- functions: written by make migration, not by hand
 
+-- file: sql/functions/rule/await_row.sql
+-- +goose StatementBegin
+-- await_row waits until nobody has the row locked, without keeping it: the subtransaction's rollback lets go.
+--
+-- An insert on conflict do nothing waits for whoever makes, changes or deletes a row, and not for who has only locked it.
+create or replace function lock.await_row(
+    target     regclass,
+    id_column  name,
+    id         text
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('select from %s where %I = $1 for no key update', await_row.target, await_row.id_column)
+    using await_row.id;
+    raise exception 'the row is free'
+        using errcode = 'LK003';
+exception
+    when sqlstate 'LK003' then
+        null;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.await_row(regclass, name, text) is
+    'Internal: waits until nobody has a row locked.';
+
+revoke all on function lock.await_row(regclass, name, text) from public;
+
 -- file: sql/functions/rule/check_drop.sql
 -- +goose StatementBegin
 -- check_drop refuses bad arguments of the functions that drop unused ids.
@@ -247,7 +280,7 @@ revoke all on function lock.check_drop(interval, integer) from public;
 
 -- file: sql/functions/rule/check_length.sql
 -- +goose StatementBegin
--- check_length refuses what check_interval refuses, and lengths that date arithmetic cannot carry: over 1000 years, or not positive in February.
+-- check_length refuses what check_interval refuses, and mixtures that are not positive in February.
 create or replace function lock.check_length(
     value  interval,
     what   text,
@@ -260,11 +293,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform lock.check_interval(check_length.value, check_length.what, check_length.fixed);
-    if check_length.value > interval '1000 years' then
-        raise exception '% must be at most 1000 years, not %', what, value
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass a shorter interval.';
-    elsif timestamp '2001-02-01' + check_length.value <= timestamp '2001-02-01' then
+    if timestamp '2001-02-01' + check_length.value <= timestamp '2001-02-01' then
         raise exception '% must be positive in every month, and % is not', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Do not mix positive months with negative days.';
@@ -274,7 +303,7 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.check_length(interval, text, boolean) is
-    'Internal: refuses what lock.check_interval refuses, and an interval over 1000 years or not positive in every month (22023).';
+    'Internal: refuses what lock.check_interval refuses, and an interval that is not positive in every month (22023).';
 
 revoke all on function lock.check_length(interval, text, boolean) from public;
 
@@ -455,6 +484,9 @@ begin
             return true;
         end if;
         attempt := coalesce(attempt, 0) + 1;
+        if attempt > 1 then
+            perform lock.await_row('lock.mutex', 'task_id', acquire_mutex.task_id);
+        end if;
         if attempt = 100 then
             perform lock.give_up('mutex', acquire_mutex.task_id);
         end if;
@@ -537,14 +569,15 @@ begin
     before := lock.unused_before(drop_unused_mutexes.unused_for);
     loop
         select
-            array_agg(oldest.task_id) filter (where not oldest.acquired and oldest.released_at at time zone 'UTC' < before),
+            array_agg(oldest.task_id) filter (where not oldest.acquired),
             array_agg(oldest.task_id) filter (where oldest.acquired)
         into idle, held
         from (
-            select mutex.task_id, mutex.acquired, mutex.released_at
+            select mutex.task_id, mutex.acquired
             from lock.mutex
             where mutex.unused_since <= before
               and not mutex.set_aside
+              and (mutex.acquired or mutex.released_at at time zone 'UTC' < before)
             order by mutex.unused_since
             limit drop_unused_mutexes.max
             for update skip locked
@@ -677,6 +710,9 @@ begin
         values (release_mutex.task_id)
         on conflict do nothing;
         attempt := coalesce(attempt, 0) + 1;
+        if attempt > 1 then
+            perform lock.await_row('lock.mutex', 'task_id', release_mutex.task_id);
+        end if;
         if attempt = 100 then
             perform lock.give_up('mutex', release_mutex.task_id);
         end if;
@@ -791,8 +827,17 @@ as $$
 declare
     previous  lock.throttled_resource;
 begin
+    perform lock.check_primary();
     perform lock.check_id(force_release_throttled_resource.resource_id, 'resource_id');
     perform lock.check_id(trim(force_release_throttled_resource.reason), 'reason');
+    -- One that is free is not even locked.
+    perform
+    from lock.throttled_resource
+    where throttled_resource.resource_id = force_release_throttled_resource.resource_id
+      and throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < clock_timestamp() at time zone 'UTC';
+    if found then
+        return false;
+    end if;
     select * into previous
     from lock.throttled_resource
     where throttled_resource.resource_id = force_release_throttled_resource.resource_id
@@ -1001,18 +1046,14 @@ begin
         if found then
             return false;
         end if;
-        insert into lock.time_slot (task_id, slot_start, resolution, unused_since)
-        values (
-            acquire_time_slot.task_id,
-            slot,
-            acquire_time_slot.resolution,
-            date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
-        )
+        -- The next round grabs what this makes, with the slot of a time that is read after the wait.
+        insert into lock.time_slot (task_id, slot_start)
+        values (acquire_time_slot.task_id, '-infinity')
         on conflict do nothing;
-        if found then
-            return true;
-        end if;
         attempt := coalesce(attempt, 0) + 1;
+        if attempt > 1 then
+            perform lock.await_row('lock.time_slot', 'task_id', acquire_time_slot.task_id);
+        end if;
         if attempt = 100 then
             perform lock.give_up('time slot', acquire_time_slot.task_id);
         end if;
@@ -1106,8 +1147,8 @@ revoke all on function lock.force_release_time_slot(text, text) from public;
 -- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
 --
 -- The sum is made in UTC, so that days and months do not depend on the session's time zone. It grabs, looks and
--- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile, and then makes it again, as
--- if the grant had come before the drop.
+-- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile;
+-- the row that it makes is then grabbed by the next round, whose time is read after the wait.
 create or replace function lock.acquire_timeout(
     task_id  text
 )
@@ -1161,13 +1202,13 @@ begin
             end if;
             return false;
         end if;
-        insert into lock.timeout (task_id, ts, timeout, unused_since)
-        values (acquire_timeout.task_id, right_now, length, date_trunc('hour', right_now at time zone 'UTC' + length))
+        insert into lock.timeout (task_id, timeout)
+        values (acquire_timeout.task_id, length)
         on conflict do nothing;
-        if found then
-            return true;
-        end if;
         attempt := coalesce(attempt, 0) + 1;
+        if attempt > 1 then
+            perform lock.await_row('lock.timeout', 'task_id', acquire_timeout.task_id);
+        end if;
         if attempt = 100 then
             perform lock.give_up('timeout', acquire_timeout.task_id);
         end if;
@@ -1281,8 +1322,17 @@ as $$
 declare
     previous  lock.timeout;
 begin
+    perform lock.check_primary();
     perform lock.check_id(force_release_timeout.task_id, 'task_id');
     perform lock.check_id(trim(force_release_timeout.reason), 'reason');
+    -- One that is free is not even locked.
+    perform
+    from lock.timeout
+    where timeout.task_id = force_release_timeout.task_id
+      and timeout.ts at time zone 'UTC' + timeout.timeout < clock_timestamp() at time zone 'UTC';
+    if found then
+        return false;
+    end if;
     select * into previous
     from lock.timeout
     where timeout.task_id = force_release_timeout.task_id
@@ -1428,6 +1478,9 @@ drop function if exists lock.check_length(interval, text, boolean);
 
 -- gone: sql/functions/rule/check_drop.sql
 drop function if exists lock.check_drop(interval, integer);
+
+-- gone: sql/functions/rule/await_row.sql
+drop function if exists lock.await_row(regclass, name, text);
 
 -- end of functions
 

@@ -553,6 +553,14 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the attempt that lock.capture returned.';
     end if;
+    -- The wait, if any, is here, so that the new deadline counts from behind it.
+    perform
+    from lock.task
+    where task.queue_id = extend_task.queue_id
+      and task.id = extend_task.id
+      and task.attempt = extend_task.attempt
+      and task.status = 'in_progress'
+    for no key update;
     update lock.task
     set deadline = clock_timestamp() + extend_task.timeout
     where task.queue_id = extend_task.queue_id
@@ -683,7 +691,7 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    before  constant timestamptz := clock_timestamp() - purge_tasks.older_than;
+    before  timestamptz;
     chosen  text[];
     more    text[];
     purged  bigint;
@@ -699,6 +707,7 @@ begin
             using errcode = case when purge_tasks.max is null then 'null_value_not_allowed' else 'invalid_parameter_value' end,
                   hint = 'Pass how many tasks to delete at most.';
     end if;
+    before := clock_timestamp() - purge_tasks.older_than;
     select array_agg(held.id) into chosen
     from (
         select task.id

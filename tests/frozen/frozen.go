@@ -206,6 +206,49 @@ func Write(root, name string, amend bool) (string, error) {
 	return path, os.WriteFile(path, []byte(text), 0o644)
 }
 
+// Refreeze rewrites the last frozen copy of every function in place. It is for migrations that nobody has deployed yet: before the
+// first release, or on a branch.
+func Refreeze(root string) error {
+	files, err := Functions(root)
+	if err != nil {
+		return err
+	}
+	migrations, err := Migrations(root)
+	if err != nil {
+		return err
+	}
+	done := map[string]bool{}
+	block := regexp.MustCompile(`(?ms)^` + copyStart + `(\S+)\n.*?(?P<next>^` + copyStart + `|^` + dropStart + `|^drop function|^` + sectionEnd + `)`)
+	for _, m := range slices.Backward(migrations) {
+		up, down, _ := strings.Cut(m.Text, "-- +goose Down")
+		var text strings.Builder
+		for {
+			found := block.FindStringSubmatchIndex(up)
+			if found == nil {
+				break
+			}
+			path := up[found[2]:found[3]]
+			text.WriteString(up[:found[0]])
+			if body, ok := files[path]; ok && !done[path] {
+				done[path] = true
+				fresh, err := change(path, "", body)
+				if err != nil {
+					return err
+				}
+				text.WriteString(fresh)
+			} else {
+				text.WriteString(up[found[0]:found[4]])
+			}
+			up = up[found[4]:]
+		}
+		text.WriteString(up + "-- +goose Down" + down)
+		if err := os.WriteFile(m.Path, []byte(text.String()), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 const template = `-- +goose Up
 select lock.start_migration(%[1]d, 'up');
 

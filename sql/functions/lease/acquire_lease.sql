@@ -9,7 +9,9 @@
 -- granted since. A release that a snapshot does not see makes this deny, never grant.
 --
 -- An expired lease frees its permit by being deleted, which needs its row exclusively: while a transaction that has asserted it
--- is open, the row is skipped and its permit counts as taken.
+-- is open, the row is skipped and its permit counts as taken. That denial writes, and undoes it: only a lock can tell.
+--
+-- The time is read behind the gate: a wait there may have been long.
 --
 -- Who passed the gate and finds nothing left undoes all of it, so that a denied caller stands in nobody's way. The ttl is added
 -- in UTC, where every day has 24 hours.
@@ -60,13 +62,13 @@ begin
                     granted_at = clock_timestamp()
                 where lease_name.name = acquire_lease.name
                   and lease_name.token = known
-                returning lease_name.token, lease_name.granted_at
+                returning lease_name.token
             )
             insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
             select
-                acquire_lease.name, gate.token, acquire_lease.owner, gate.granted_at, gate.granted_at,
-                (gate.granted_at at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
-            from gate
+                acquire_lease.name, gate.token, acquire_lease.owner, gate.now, gate.now,
+                (gate.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
+            from (select gate.token, clock_timestamp() as now from gate) as gate
             returning lease.* into granted;
             if found then
                 return next granted;

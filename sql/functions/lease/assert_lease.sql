@@ -30,17 +30,20 @@ begin
     end if;
     perform lock.check_token(assert_lease.name, assert_lease.token);
     if expires_at is not null then
-        perform
+        select lease.expires_at into expires_at
         from lock.lease
         where lease.name = assert_lease.name
           and lease.token = assert_lease.token
         for no key update;
+        if expires_at > clock_timestamp() then
+            return;
+        end if;
     elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
         and assert_lease.token > coalesce((
             select lease_name.token
             from lock.lease_name
             where lease_name.name = assert_lease.name
-        ), 0)
+        ), (select lease_floor.token from lock.lease_floor))
     then
         raise exception 'lease % with token % is newer than this transaction''s snapshot, or never was', assert_lease.name, assert_lease.token
             using errcode = 'serialization_failure',

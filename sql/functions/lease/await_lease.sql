@@ -2,7 +2,7 @@
 --
 -- The row that it returns is the lease that was granted, or has token 0 and describes the lease whose end frees a permit:
 -- with more leases than permits that is not the first to end. When that one had run out before it was asked for, a transaction
--- that asserted it is still open, and nobody can say for how long: the answer is to come back in a ttl.
+-- that asserted it is still open, and nobody can say for how long: the answer is to come back in a ttl, 5 seconds at most.
 --
 -- The mark is set while the name's row is held for update, and the leases are looked at once more behind that lock: see
 -- lock.notify_lease_waiters. A mark that is seen on one snapshot with the leases serves everybody: whoever set it has waited for
@@ -51,7 +51,7 @@ begin
         continue when not found or answer.expires_in <= interval '0' and answer.expires_at > asked;
 
         if answer.expires_in <= interval '0' then
-            answer.expires_in := await_lease.ttl;
+            answer.expires_in := least(await_lease.ttl, interval '5 seconds');
         end if;
         if behind_gate and not awaited then
             update lock.lease_name

@@ -52,6 +52,9 @@ begin
             return true;
         end if;
         attempt := coalesce(attempt, 0) + 1;
+        if attempt > 1 then
+            perform lock.await_row('lock.mutex', 'task_id', acquire_mutex.task_id);
+        end if;
         if attempt = 100 then
             perform lock.give_up('mutex', acquire_mutex.task_id);
         end if;

@@ -26,14 +26,15 @@ begin
     before := lock.unused_before(drop_unused_mutexes.unused_for);
     loop
         select
-            array_agg(oldest.task_id) filter (where not oldest.acquired and oldest.released_at at time zone 'UTC' < before),
+            array_agg(oldest.task_id) filter (where not oldest.acquired),
             array_agg(oldest.task_id) filter (where oldest.acquired)
         into idle, held
         from (
-            select mutex.task_id, mutex.acquired, mutex.released_at
+            select mutex.task_id, mutex.acquired
             from lock.mutex
             where mutex.unused_since <= before
               and not mutex.set_aside
+              and (mutex.acquired or mutex.released_at at time zone 'UTC' < before)
             order by mutex.unused_since
             limit drop_unused_mutexes.max
             for update skip locked

@@ -55,6 +55,9 @@ begin
         values (release_mutex.task_id)
         on conflict do nothing;
         attempt := coalesce(attempt, 0) + 1;
+        if attempt > 1 then
+            perform lock.await_row('lock.mutex', 'task_id', release_mutex.task_id);
+        end if;
         if attempt = 100 then
             perform lock.give_up('mutex', release_mutex.task_id);
         end if;

@@ -1,4 +1,4 @@
--- check_length refuses what check_interval refuses, and lengths that date arithmetic cannot carry: over 1000 years, or not positive in February.
+-- check_length refuses what check_interval refuses, and mixtures that are not positive in February.
 create or replace function lock.check_length(
     value  interval,
     what   text,
@@ -11,11 +11,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform lock.check_interval(check_length.value, check_length.what, check_length.fixed);
-    if check_length.value > interval '1000 years' then
-        raise exception '% must be at most 1000 years, not %', what, value
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass a shorter interval.';
-    elsif timestamp '2001-02-01' + check_length.value <= timestamp '2001-02-01' then
+    if timestamp '2001-02-01' + check_length.value <= timestamp '2001-02-01' then
         raise exception '% must be positive in every month, and % is not', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Do not mix positive months with negative days.';
@@ -24,6 +20,6 @@ end;
 $$;
 
 comment on function lock.check_length(interval, text, boolean) is
-    'Internal: refuses what lock.check_interval refuses, and an interval over 1000 years or not positive in every month (22023).';
+    'Internal: refuses what lock.check_interval refuses, and an interval that is not positive in every month (22023).';
 
 revoke all on function lock.check_length(interval, text, boolean) from public;

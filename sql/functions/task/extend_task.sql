@@ -20,6 +20,14 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the attempt that lock.capture returned.';
     end if;
+    -- The wait, if any, is here, so that the new deadline counts from behind it.
+    perform
+    from lock.task
+    where task.queue_id = extend_task.queue_id
+      and task.id = extend_task.id
+      and task.attempt = extend_task.attempt
+      and task.status = 'in_progress'
+    for no key update;
     update lock.task
     set deadline = clock_timestamp() + extend_task.timeout
     where task.queue_id = extend_task.queue_id

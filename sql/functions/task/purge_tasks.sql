@@ -17,7 +17,7 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-    before  constant timestamptz := clock_timestamp() - purge_tasks.older_than;
+    before  timestamptz;
     chosen  text[];
     more    text[];
     purged  bigint;
@@ -33,6 +33,7 @@ begin
             using errcode = case when purge_tasks.max is null then 'null_value_not_allowed' else 'invalid_parameter_value' end,
                   hint = 'Pass how many tasks to delete at most.';
     end if;
+    before := clock_timestamp() - purge_tasks.older_than;
     select array_agg(held.id) into chosen
     from (
         select task.id

@@ -12,8 +12,17 @@ as $$
 declare
     previous  lock.throttled_resource;
 begin
+    perform lock.check_primary();
     perform lock.check_id(force_release_throttled_resource.resource_id, 'resource_id');
     perform lock.check_id(trim(force_release_throttled_resource.reason), 'reason');
+    -- One that is free is not even locked.
+    perform
+    from lock.throttled_resource
+    where throttled_resource.resource_id = force_release_throttled_resource.resource_id
+      and throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < clock_timestamp() at time zone 'UTC';
+    if found then
+        return false;
+    end if;
     select * into previous
     from lock.throttled_resource
     where throttled_resource.resource_id = force_release_throttled_resource.resource_id

@@ -64,18 +64,14 @@ begin
         if found then
             return false;
         end if;
-        insert into lock.time_slot (task_id, slot_start, resolution, unused_since)
-        values (
-            acquire_time_slot.task_id,
-            slot,
-            acquire_time_slot.resolution,
-            date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
-        )
+        -- The next round grabs what this makes, with the slot of a time that is read after the wait.
+        insert into lock.time_slot (task_id, slot_start)
+        values (acquire_time_slot.task_id, '-infinity')
         on conflict do nothing;
-        if found then
-            return true;
-        end if;
         attempt := coalesce(attempt, 0) + 1;
+        if attempt > 1 then
+            perform lock.await_row('lock.time_slot', 'task_id', acquire_time_slot.task_id);
+        end if;
         if attempt = 100 then
             perform lock.give_up('time slot', acquire_time_slot.task_id);
         end if;

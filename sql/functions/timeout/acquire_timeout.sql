@@ -1,8 +1,8 @@
 -- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
 --
 -- The sum is made in UTC, so that days and months do not depend on the session's time zone. It grabs, looks and
--- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile, and then makes it again, as
--- if the grant had come before the drop.
+-- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile;
+-- the row that it makes is then grabbed by the next round, whose time is read after the wait.
 create or replace function lock.acquire_timeout(
     task_id  text
 )
@@ -56,13 +56,13 @@ begin
             end if;
             return false;
         end if;
-        insert into lock.timeout (task_id, ts, timeout, unused_since)
-        values (acquire_timeout.task_id, right_now, length, date_trunc('hour', right_now at time zone 'UTC' + length))
+        insert into lock.timeout (task_id, timeout)
+        values (acquire_timeout.task_id, length)
         on conflict do nothing;
-        if found then
-            return true;
-        end if;
         attempt := coalesce(attempt, 0) + 1;
+        if attempt > 1 then
+            perform lock.await_row('lock.timeout', 'task_id', acquire_timeout.task_id);
+        end if;
         if attempt = 100 then
             perform lock.give_up('timeout', acquire_timeout.task_id);
         end if;

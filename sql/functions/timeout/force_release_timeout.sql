@@ -12,8 +12,17 @@ as $$
 declare
     previous  lock.timeout;
 begin
+    perform lock.check_primary();
     perform lock.check_id(force_release_timeout.task_id, 'task_id');
     perform lock.check_id(trim(force_release_timeout.reason), 'reason');
+    -- One that is free is not even locked.
+    perform
+    from lock.timeout
+    where timeout.task_id = force_release_timeout.task_id
+      and timeout.ts at time zone 'UTC' + timeout.timeout < clock_timestamp() at time zone 'UTC';
+    if found then
+        return false;
+    end if;
     select * into previous
     from lock.timeout
     where timeout.task_id = force_release_timeout.task_id

@@ -1,0 +1,94 @@
+package tests
+
+import (
+	"testing"
+	"time"
+)
+
+// What is granted after a wait counts from behind the wait, however long it was.
+func TestWaitThenTheClock(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		setup  string
+		holder string // what the other has done in its open transaction
+		ending string
+		call   string
+		stored string // the time that the call stored
+	}{
+		"a timeout that was dropped meanwhile": {
+			setup:  "select lock.create_timeout('t', '1 microsecond'); update lock.timeout set unused_since = '2001-01-01'",
+			holder: "delete from lock.timeout", ending: "commit",
+			call: "select lock.acquire_timeout('t')", stored: "select ts from lock.timeout",
+		},
+		"the slot of a new id": {
+			setup:  "select 1",
+			holder: "select lock.acquire_time_slot('s', '1 microsecond')", ending: "rollback",
+			call: "select lock.acquire_time_slot('s', '1 microsecond')", stored: "select slot_start from lock.time_slot",
+		},
+		"a lease": {
+			setup:  "select lock.release_lease('l', token) from lock.acquire_lease('l', 'somebody', '1 hour')",
+			holder: "select lock.acquire_lease('l', 'other', '1 hour')", ending: "rollback",
+			call: "select lock.acquire_lease('l', 'me', '1 hour')", stored: "select expires_at - interval '1 hour' from lock.lease",
+		},
+		"more time for a task": {
+			setup:  "select lock.create_task('id', timeout => '1 hour'); select lock.capture(1)",
+			holder: "update lock.task set changed_at = changed_at", ending: "rollback",
+			call: "select lock.extend_task('id', 1, '1 hour')", stored: "select deadline - interval '1 hour' from lock.task",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			holder, waiter := e.sessionAs(t, e.super), e.session(t)
+			holder.exec(c.setup)
+			holder.exec("begin")
+			holder.exec(c.holder)
+			p := waiter.start(c.call).blocked()
+			behind := get[time.Time](holder, "select clock_timestamp()")
+			holder.exec(c.ending)
+			p.ends()
+			if got := get[time.Time](holder, c.stored); got.Before(behind) {
+				t.Errorf("stored %v, and the wait ended after %v", got, behind)
+			}
+		})
+	}
+}
+
+// A row that somebody has only locked, and not changed, is waited for as well.
+func TestWaitForALockedRow(t *testing.T) {
+	t.Parallel()
+	for table, c := range map[string]struct{ setup, call string }{
+		"mutex":     {"select lock.create_mutex('id')", "select lock.acquire_mutex('id')"},
+		"timeout":   {"select lock.create_timeout('id', '1 hour')", "select lock.acquire_timeout('id')"},
+		"time_slot": {"select lock.acquire_time_slot('id', '1 hour', '2001-01-01')", "select lock.acquire_time_slot('id', '1 hour')"},
+	} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			holder, waiter := e.sessionAs(t, e.super), e.session(t)
+			holder.exec(c.setup)
+			holder.exec("begin")
+			holder.exec("select from lock." + table + " for update")
+			waiter.exec("create temp table answer (granted boolean)")
+			p := waiter.start("insert into answer " + c.call).blocked()
+			holder.exec("commit")
+			p.ends()
+			answers(waiter, true, "select granted from answer")
+		})
+	}
+}
+
+// A length that dates cannot carry is refused, and does not stop a queue.
+func TestWaitLengthsAreBounded(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	s := e.session(t)
+	for _, call := range []string{
+		"lock.create_task('bad', timeout => '200000000 days')", "lock.create_timeout('bad', '200000000 days')",
+		"lock.create_throttled_resource('bad', '200000000 days')", "lock.start_idling('lock_task', 'q', 'w', '200000000 days')",
+		"lock.purge_tasks('10000000 years')", "lock.try_exclusive(1, '2000000000 days')", "lock.acquire_lease('l', 'me', '200000000 days')",
+	} {
+		s.fails("22023", "select "+call)
+	}
+	s.exec("select lock.create_task('good'), lock.capture(1)")
+}
