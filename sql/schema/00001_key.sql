@@ -583,12 +583,14 @@ revoke all on function lock.exclusive_all(text[]) from public;
 -- file: sql/functions/key/hash.sql
 -- +goose StatementBegin
 -- hash is the key of a name, or null for a name that is null, empty or longer than 1024 bytes.
+--
+-- Stable, because convert_to is: only so is it inlined. The result is the same everywhere, and lock.key says so.
 create or replace function lock.hash(
     name  text
 )
 returns bigint
 language sql
-immutable
+stable
 parallel safe
 as $$
     select case

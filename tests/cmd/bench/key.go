@@ -44,9 +44,9 @@ func init() {
 			{name: "lock.try_exclusive(bigint)", sql: heldKey + "select lock.try_exclusive(:key::bigint);", atLeast: 0.7},
 		}},
 		comparison{kind: "key", name: "in Go, 8 goroutines: begin, lock, commit", setup: []string{known}, scripts: []script{
-			{name: "three round trips, pg_advisory_xact_lock", run: drive(func(ctx context.Context, pool *pgxpool.Pool) error {
+			{name: "three round trips, lock.exclusive prepared", run: drive(func(ctx context.Context, pool *pgxpool.Pool) error {
 				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-					_, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", someNumber())
+					_, err := tx.Exec(ctx, "select lock.exclusive($1::bigint)", someNumber())
 					return err
 				})
 			})},
