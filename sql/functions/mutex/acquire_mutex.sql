@@ -3,7 +3,8 @@
 -- The grab takes the row only when it is free and nobody else has it (skip locked), so it never waits and a denial writes
 -- nothing. What is neither grabbed nor acquired is new, or in the hands of an open transaction. The insert makes the one and
 -- waits for the other, and needs no transaction id to do so; then all starts again. So a caller that waited and lost has
--- written nothing either.
+-- written nothing either, but for one case: a row that is locked and not changed is waited for by lock.await_row, whose
+-- own lock is written and undone.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
