@@ -46,7 +46,7 @@ func (b *back) handle(ctx context.Context, tx pgx.Tx, batch []db.Request) error 
 		return err
 	}
 
-	fmt.Printf("%s: %d updates, requests %d to %d\n", sheet, len(batch), batch[0].RequestID, batch[len(batch)-1].RequestID)
+	fmt.Printf("%s: update (%d requests)\n", sheet, len(batch))
 	var base string
 	err := tx.QueryRow(ctx, "select file from spreadsheets.sheet where sheet_id = $1", sheet).Scan(&base)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/xuri/excelize/v2"
@@ -53,13 +54,14 @@ func (s *stage) check(ctx context.Context, out io.Writer, orphans int) (problems
 	if err != nil {
 		return append(problems, err.Error())
 	}
+	found := 0
 	for _, file := range files {
 		if !settled[strings.TrimSuffix(file.Name(), ".xlsx")] {
-			orphans--
+			found++
 		}
 	}
-	if orphans != 0 {
-		problems = append(problems, fmt.Sprintf("there are %d files too many that no settled batch made", -orphans))
+	if found != orphans {
+		problems = append(problems, fmt.Sprintf("%d files are of no settled batch, and it should be %d", found, orphans))
 	}
 	return problems
 }
@@ -113,7 +115,7 @@ func checkCells(wanted []asked, got map[string]string) (problems []string) {
 	want := map[string]string{}
 	for _, a := range wanted {
 		if a.update != nil {
-			want[a.update.Cell] = fmt.Sprint(a.update.Value)
+			want[a.update.Cell] = textOf(a.update.Value)
 		}
 	}
 	for _, cell := range slices.Sorted(maps.Keys(want)) {
@@ -122,11 +124,24 @@ func checkCells(wanted []asked, got map[string]string) (problems []string) {
 		}
 	}
 	for _, cell := range slices.Sorted(maps.Keys(got)) {
-		if _, ok := want[cell]; !ok {
+		if _, wanted := want[cell]; !wanted {
 			problems = append(problems, fmt.Sprintf("%s holds %q, and nobody asked for that", cell, got[cell]))
 		}
 	}
 	return problems
+}
+
+// textOf is what a value reads as in a file.
+func textOf(value any) string {
+	switch value := value.(type) {
+	case nil:
+		return ""
+	case float64:
+		return strconv.FormatFloat(value, 'f', -1, 64)
+	case bool:
+		return map[bool]string{false: "0", true: "1"}[value]
+	}
+	return fmt.Sprint(value)
 }
 
 // cellsOf reads what is in the cells of an .xlsx file.

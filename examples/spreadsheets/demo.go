@@ -29,7 +29,7 @@ import (
 func demo(ctx context.Context, address string) (err error) {
 	if address == "" {
 		var stop func() error
-		if address, stop, err = throwaway(ctx); err != nil {
+		if address, stop, err = throwaway(); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, stop()) }()
@@ -205,7 +205,10 @@ func (s *stage) onServer(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// start starts this program once more; its output can be read.
+// withParent makes a process end when its parent is killed, where that is possible.
+var withParent *syscall.SysProcAttr
+
+// start starts this program once more. Only what a front end says can be read.
 func (s *stage) start(ctx context.Context, name string, arguments ...string) (output io.Reader, err error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -214,7 +217,8 @@ func (s *stage) start(ctx context.Context, name string, arguments ...string) (ou
 	cmd := exec.CommandContext(ctx, program, arguments...)
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+s.app, "PGAPPNAME="+name)
 	cmd.Stderr = os.Stderr
-	if len(arguments) > 0 && arguments[0] == "front" {
+	cmd.SysProcAttr = withParent
+	if name == "front" {
 		if output, err = cmd.StdoutPipe(); err != nil {
 			return nil, err
 		}
@@ -355,11 +359,10 @@ func (s *stage) eventually(ctx context.Context, what string, ask func() (bool, e
 }
 
 // throwaway starts a PostgreSQL that ends with this process at the latest. It needs the whole project's source.
-func throwaway(ctx context.Context) (address string, stop func() error, err error) {
-	cmd := exec.CommandContext(ctx, "go", "run", "-C", "../../tests", "./cmd/throwaway")
+func throwaway() (address string, stop func() error, err error) {
+	cmd := exec.Command("go", "run", "-C", "../../tests", "./cmd/throwaway")
 	var trouble bytes.Buffer
 	cmd.Stderr = &trouble
-	cmd.Cancel = func() error { return nil } // It ends when the pipe does.
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		return "", nil, err

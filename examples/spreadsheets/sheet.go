@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"unicode"
+	"regexp"
 	"unicode/utf16"
 
 	"github.com/xuri/excelize/v2"
@@ -22,7 +21,9 @@ type update struct {
 	Value any    `json:"value"` // a text, a number, true, false, or nil, which empties the cell
 }
 
-// check refuses what no .xlsx file can hold as it is, and spells the cell in the one usual way.
+var unstorable = regexp.MustCompile(`[^\P{Cc}\n\t]|[\x{FFFE}\x{FFFF}]|_x[0-9A-Fa-f]{4}_`)
+
+// check refuses what an .xlsx file does not give back as it is, and spells the cell in the one usual way.
 func (u *update) check() error {
 	column, row, err := excelize.CellNameToCoordinates(u.Cell)
 	if err == nil {
@@ -37,8 +38,8 @@ func (u *update) check() error {
 		if n := len(utf16.Encode([]rune(value))); n > excelize.TotalCellChars {
 			return fmt.Errorf("the text has %d characters, and a cell holds %d", n, excelize.TotalCellChars)
 		}
-		if strings.ContainsFunc(value, func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\t' || c == 0xfffe || c == 0xffff }) {
-			return errors.New("the text has control characters, which a cell cannot hold")
+		if unstorable.MatchString(value) {
+			return errors.New("the text has control characters, or the like of _x0041_, which an .xlsx file takes for one")
 		}
 	default:
 		return errors.New("value must be a text, a number, true, false or null")
