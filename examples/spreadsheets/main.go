@@ -54,6 +54,9 @@ func run(ctx context.Context, arguments []string) error {
 		return migrate(ctx, address, *grant)
 	case "demo":
 		return demo(ctx, address)
+	case "front", "back":
+	default:
+		return errors.New(usage)
 	}
 
 	pool, err := pgxpool.New(ctx, address)
@@ -64,11 +67,8 @@ func run(ctx context.Context, arguments []string) error {
 	if err := os.MkdirAll(*files, 0o755); err != nil {
 		return err
 	}
-	switch arguments[0] {
-	case "front":
+	if arguments[0] == "front" {
 		return (&front{pool: pool, files: *files}).serve(ctx, *listen)
-	case "back":
-		return (&back{files: *files}).work(ctx, pool, *poll)
 	}
-	return errors.New(usage)
+	return (&back{files: *files}).work(ctx, pool, *poll)
 }
