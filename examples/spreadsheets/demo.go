@@ -358,6 +358,8 @@ func (s *stage) eventually(ctx context.Context, what string, ask func() (bool, e
 	}
 }
 
+var errNoServer = errors.New("DATABASE_URL names no PostgreSQL, and none can be started here")
+
 // throwaway starts a PostgreSQL that ends with this process at the latest. It needs the whole project's source.
 func throwaway() (address string, stop func() error, err error) {
 	cmd := exec.Command("go", "run", "-C", "../../tests", "./cmd/throwaway")
@@ -378,7 +380,10 @@ func throwaway() (address string, stop func() error, err error) {
 	line, err := bufio.NewReader(output).ReadString('\n')
 	if err != nil {
 		stop()
-		return "", nil, fmt.Errorf("no PostgreSQL: DATABASE_URL names none, and none can be started here: %s", strings.TrimSpace(trouble.String()))
+		return "", nil, fmt.Errorf("cannot start a PostgreSQL: %s", strings.TrimSpace(trouble.String()))
+	}
+	if reason, none := strings.CutPrefix(line, "none: "); none {
+		return "", nil, errors.Join(errNoServer, stop(), errors.New(strings.TrimSpace(reason)))
 	}
 	return strings.TrimSpace(line), stop, nil
 }

@@ -1,5 +1,6 @@
 // Command throwaway starts a PostgreSQL, from local binaries or else in a container, prints its superuser's address, and stops it
-// when standard input ends, as it does when the program that holds the other end dies.
+// when standard input ends, as it does when the program that holds the other end dies. Where neither can be had it prints "none: " and
+// the reason.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/seed4787c507/locks/tests/server"
@@ -27,7 +29,10 @@ func main() {
 
 func run(ctx context.Context) error {
 	address, stop, err := start(ctx)
-	if err != nil {
+	if errors.Is(err, server.ErrNoBinaries) {
+		fmt.Println("none:", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return nil
+	} else if err != nil {
 		return err
 	}
 	fmt.Println(address)
