@@ -17,7 +17,8 @@ func TestMutexWinner(t *testing.T) {
 			admin(t, e, "update lock.mutex set acquired = false where task_id = $1", id)
 		},
 		mutate: func(t *testing.T, e *env) {
-			mutate(t, e, "acquire_mutex", "and not mutex.acquired", "")
+			mutate(t, e, "acquire_mutex", "case when not mutex.acquired then grabbed or lock.uncontended(mutex.task_id) end",
+				"exists (select from lock.mutex as seen where seen.task_id = acquire_mutex.task_id and not seen.acquired)")
 		},
 	}.run(t)
 }

@@ -388,3 +388,16 @@ func TestSmallPlans(t *testing.T) {
 		})
 	}
 }
+
+// The server's lock table is not used up by a transaction that touches many ids.
+func TestSmallManyIDs(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	s := e.session(t)
+	s.exec("begin")
+	for _, call := range []string{"lock.acquire_mutex('id' || n)", "lock.release_mutex('id' || n)", "lock.acquire_time_slot('id' || n, '1 hour')"} {
+		answers(s, 10000, "select count(*) filter (where "+call+")::integer from generate_series(1, 10000) n")
+	}
+	answers(s, true, "select count(*) between 1 and 1024 from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()")
+	s.exec("commit")
+}

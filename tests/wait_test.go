@@ -15,10 +15,20 @@ func TestWaitThenTheClock(t *testing.T) {
 		call   string
 		stored string // the time that the call stored
 	}{
-		"a timeout that was dropped meanwhile": {
-			setup:  "select lock.create_timeout('t', '1 microsecond'); update lock.timeout set unused_since = '2001-01-01'",
-			holder: "delete from lock.timeout", ending: "commit",
+		"a timeout that somebody has only locked": {
+			setup:  "select lock.create_timeout('t', '1 microsecond')",
+			holder: "select from lock.timeout for update", ending: "commit",
 			call: "select lock.acquire_timeout('t')", stored: "select ts from lock.timeout",
+		},
+		"a timeout whose bucket is taken": {
+			setup:  "select lock.create_timeout('t', '1 microsecond')",
+			holder: "select lock.uncontended('t'); update lock.timeout set ts = ts", ending: "rollback",
+			call: "select lock.acquire_timeout('t')", stored: "select ts from lock.timeout",
+		},
+		"the slot of an id that somebody has only locked": {
+			setup:  "select lock.acquire_time_slot('s', '1 microsecond')",
+			holder: "select from lock.time_slot for update", ending: "commit",
+			call: "select lock.acquire_time_slot('s', '1 microsecond')", stored: "select slot_start from lock.time_slot",
 		},
 		"the slot of a new id": {
 			setup:  "select 1",

@@ -27,6 +27,27 @@ $$;
 
 -- functions: written by make migration, not by hand
 
+-- file: sql/functions/rule/is_yugabyte.sql
+-- +goose StatementBegin
+-- is_yugabyte says whether this server is YugabyteDB.
+--
+-- Declared immutable so that a plan folds it into a constant. That is sound because no server changes what it is.
+create or replace function lock.is_yugabyte()
+returns boolean
+language sql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select version() like '%-YB-%';
+$$;
+-- +goose StatementEnd
+
+comment on function lock.is_yugabyte() is
+    'Internal: whether this server is YugabyteDB.';
+
+revoke all on function lock.is_yugabyte() from public;
+
 -- file: sql/functions/wake/producers.sql
 -- +goose StatementBegin
 -- producers lists the open transactions that may have missed a worker which has just committed its line: see lock.wake.
@@ -47,7 +68,7 @@ as $$
 begin
     perform lock.check_id(producers.channel, 'channel');
     perform lock.check_id(producers.queue_id, 'queue_id');
-    if version() like '%-YB-%' then
+    if lock.is_yugabyte() then
         return;
     end if;
     return query
@@ -183,7 +204,7 @@ begin
     if current_setting('lock.woken', true) = topic then
         return;
     end if;
-    if version() like '%-YB-%' then
+    if lock.is_yugabyte() then
         if current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
             perform pg_notify(wake.channel, wake.queue_id);
         end if;
@@ -232,6 +253,9 @@ drop function if exists lock.start_idling(text, text, text, interval);
 
 -- gone: sql/functions/wake/producers.sql
 drop function if exists lock.producers(text, text, text[]);
+
+-- gone: sql/functions/rule/is_yugabyte.sql
+drop function if exists lock.is_yugabyte();
 
 -- end of functions
 

@@ -4,7 +4,7 @@ select lock.start_migration(4, 'up');
 -- Every table keeps room in its pages (fillfactor), so that a grant changes the row in place and no index. unused_since holds
 -- whole hours for the same reason: its index, which the drop_unused functions walk, changes once an hour. It is set by every
 -- grant and not generated, because a generated column costs every update a tenth of its time; those functions trust it only
--- to find candidates.
+-- to find candidates. lock.timeout has no check constraint, which would cost a grant a fifth of its time: lock.create_timeout checks.
 
 create table if not exists lock.mutex (
     task_id       text         not null,
@@ -42,8 +42,7 @@ create table if not exists lock.timeout (
     ts            timestamptz  not null default '-infinity',
     timeout       interval     not null,
     unused_since  timestamp    not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
-    constraint timeout_pkey primary key (task_id),
-    constraint timeout_positive check (timeout > interval '0')
+    constraint timeout_pkey primary key (task_id)
 ) with (fillfactor = 80);
 
 create index if not exists timeout_unused_since_idx on lock.timeout (unused_since asc);
@@ -408,6 +407,30 @@ comment on function lock.record_forced_release(text, text, text, jsonb) is
 
 revoke all on function lock.record_forced_release(text, text, text, jsonb) from public;
 
+-- file: sql/functions/rule/uncontended.sql
+-- +goose StatementBegin
+-- uncontended says whether this transaction is the only open one that is at work on an id, so that a plain update of its row does not wait.
+--
+-- It tries an advisory lock that the transaction keeps, one of 1024: few enough for the server's lock table, however many ids a
+-- transaction touches. So false may also mean that another id of the same bucket is at work, and true does not bind those who came here
+-- while the bucket was taken: it is a hint, and the row's own lock decides. YugabyteDB lets updates wait without writing anything,
+-- and its advisory locks are slow: always true.
+create or replace function lock.uncontended(
+    id  text
+)
+returns boolean
+language sql
+volatile
+as $$
+    select lock.is_yugabyte() or pg_try_advisory_xact_lock(1819240299, hashtext(uncontended.id) & 1023);
+$$;
+-- +goose StatementEnd
+
+comment on function lock.uncontended(text) is
+    'Internal: whether no other open transaction is at work on this id, as far as advisory locks tell. Never waits.';
+
+revoke all on function lock.uncontended(text) from public;
+
 -- file: sql/functions/rule/unused_before.sql
 -- +goose StatementBegin
 -- unused_before is the last full hour, in UTC, all of which is at least unused_for ago.
@@ -432,11 +455,14 @@ revoke all on function lock.unused_before(interval) from public;
 -- +goose StatementBegin
 -- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any number of callers wins.
 --
--- The grab takes the row only when it is free and nobody else has it (skip locked), so it never waits and a denial writes
--- nothing. What is neither grabbed nor acquired is new, or in the hands of an open transaction. The insert makes the one and
--- waits for the other, and needs no transaction id to do so; then all starts again. So a caller that waited and lost has
--- written nothing either, but for one case: a row that is locked and not changed is waited for by lock.await_row, whose
--- own lock is written and undone.
+-- The first update is the whole grant when nobody else is at work on the id; lock.uncontended says so, and is asked only when
+-- the flag is free. A flag that is seen set is a denial, which writes nothing.
+--
+-- What is neither is new, or in the hands of an open transaction, or shares its bucket with such an id. The grab takes the row
+-- when nobody has it (skip locked) and the update then needs no leave. The insert makes the one that is new and waits for the
+-- one that is being acquired, and needs no transaction id to do so; then all starts again. So a caller that waited and lost has
+-- written nothing either, but for two cases, in which it waits with a transaction id: a row that is locked and not changed, and
+-- one whose holder found the bucket taken by another id.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -448,6 +474,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    grabbed  boolean not null := false;
     attempt  integer;
 begin
     if acquire_mutex.task_id is null
@@ -460,15 +487,11 @@ begin
         perform lock.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
     end if;
     loop
-        perform
-        from lock.mutex
+        update lock.mutex
+        set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
         where mutex.task_id = acquire_mutex.task_id
-          and not mutex.acquired
-        for no key update skip locked;
+          and case when not mutex.acquired then grabbed or lock.uncontended(mutex.task_id) end;
         if found then
-            update lock.mutex
-            set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
-            where mutex.task_id = acquire_mutex.task_id;
             return true;
         end if;
         perform
@@ -478,6 +501,13 @@ begin
         if found then
             return false;
         end if;
+        perform
+        from lock.mutex
+        where mutex.task_id = acquire_mutex.task_id
+          and not mutex.acquired
+        for no key update skip locked;
+        grabbed := found;
+        continue when grabbed;
         insert into lock.mutex (task_id, acquired, owner, acquired_at)
         values (acquire_mutex.task_id, true, acquire_mutex.owner, clock_timestamp())
         on conflict do nothing;
@@ -656,7 +686,7 @@ revoke all on function lock.force_release_mutex(text, text) from public;
 -- +goose StatementBegin
 -- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
 --
--- It grabs, looks and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
+-- It tries, looks, grabs and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
 -- dropped meanwhile, and then makes an idle one.
 create or replace function lock.release_mutex(
     task_id  text,
@@ -669,6 +699,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    grabbed  boolean not null := false;
     attempt  integer;
 begin
     if release_mutex.task_id is null
@@ -681,22 +712,20 @@ begin
         perform lock.check_id(release_mutex.owner, 'owner') where release_mutex.owner is not null;
     end if;
     loop
-        perform
-        from lock.mutex
+        update lock.mutex
+        set
+            acquired = false,
+            owner = null,
+            acquired_at = null,
+            released_at = clock_timestamp(),
+            set_aside = false,
+            unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
         where mutex.task_id = release_mutex.task_id
-          and mutex.acquired
-          and mutex.owner is not distinct from release_mutex.owner
-        for no key update skip locked;
+          and case
+                when mutex.acquired and mutex.owner is not distinct from release_mutex.owner
+                then grabbed or lock.uncontended(mutex.task_id)
+              end;
         if found then
-            update lock.mutex
-            set
-                acquired = false,
-                owner = null,
-                acquired_at = null,
-                released_at = clock_timestamp(),
-                set_aside = false,
-                unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
-            where mutex.task_id = release_mutex.task_id;
             return true;
         end if;
         perform
@@ -707,6 +736,14 @@ begin
         if not found then
             return false;
         end if;
+        perform
+        from lock.mutex
+        where mutex.task_id = release_mutex.task_id
+          and mutex.acquired
+          and mutex.owner is not distinct from release_mutex.owner
+        for no key update skip locked;
+        grabbed := found;
+        continue when grabbed;
         insert into lock.mutex (task_id)
         values (release_mutex.task_id)
         on conflict do nothing;
@@ -869,7 +906,7 @@ revoke all on function lock.force_release_throttled_resource(text, text) from pu
 -- +goose StatementBegin
 -- lock_throttled_resource returns true when the resource was not granted within its interval, and never waits to say so.
 --
--- The grab takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
+-- The update takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
 -- transaction has granted, or is granting, is a denial as well, whether that transaction commits or not. The look that follows
 -- only tells a denial from a resource that is unknown. The sum is made in UTC, so that days and months do not depend on the
 -- session's time zone.
@@ -899,18 +936,19 @@ begin
         perform lock.check_id(lock_throttled_resource.details, 'details');
         perform lock.check_id(trim(lock_throttled_resource.details), 'details');
     end if;
-    perform
-    from lock.throttled_resource
-    where throttled_resource.resource_id = lock_throttled_resource.resource_id
-      and throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC'
-    for no key update skip locked;
+    update lock.throttled_resource
+    set
+        last_locked = right_now,
+        last_locker_details = lock_throttled_resource.details,
+        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
+    where throttled_resource.resource_id = (
+        select ready.resource_id
+        from lock.throttled_resource as ready
+        where ready.resource_id = lock_throttled_resource.resource_id
+          and ready.last_locked at time zone 'UTC' + ready.throttle_interval < right_now at time zone 'UTC'
+        for no key update skip locked
+    );
     if found then
-        update lock.throttled_resource
-        set
-            last_locked = right_now,
-            last_locker_details = lock_throttled_resource.details,
-            unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
-        where throttled_resource.resource_id = lock_throttled_resource.resource_id;
         return true;
     end if;
     select throttled_resource.last_locked > right_now into ahead
@@ -983,7 +1021,7 @@ revoke all on function lock.pull_back_throttled_resource(text) from public;
 -- +goose StatementBegin
 -- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted before.
 --
--- It grabs, looks and waits as acquire_mutex does: in the insert, without a transaction id. date_bin cuts time at the epoch, and
+-- It tries, looks, grabs and waits as acquire_mutex does: in the insert, without a transaction id. date_bin cuts time at the epoch, and
 -- takes a day for 24 hours; some versions put an exact multiple before 1970 one slot too early, which is put right below.
 create or replace function lock.acquire_time_slot(
     task_id     text,
@@ -997,8 +1035,10 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    slot     timestamptz;
-    attempt  integer;
+    right_now  timestamptz;
+    slot       timestamptz;
+    grabbed    boolean not null := false;
+    attempt    integer;
 begin
     if acquire_time_slot.task_id is null
         or octet_length(acquire_time_slot.task_id) not between 1 and 1024
@@ -1019,25 +1059,27 @@ begin
         end if;
     end if;
     loop
-        slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, clock_timestamp()), timestamptz 'epoch');
+        right_now := clock_timestamp();
+        slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, right_now), timestamptz 'epoch');
         if acquire_time_slot.at < timestamptz 'epoch'
             and slot at time zone 'UTC' + acquire_time_slot.resolution <= acquire_time_slot.at at time zone 'UTC'
         then
             slot := acquire_time_slot.at;
         end if;
-        perform
-        from lock.time_slot
+        update lock.time_slot
+        set
+            slot_start = slot,
+            resolution = acquire_time_slot.resolution,
+            granted_at = right_now,
+            unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, right_now at time zone 'UTC'))
         where time_slot.task_id = acquire_time_slot.task_id
-          and time_slot.slot_start < slot
-        for no key update skip locked;
+          and case when time_slot.slot_start < slot then grabbed or lock.uncontended(time_slot.task_id) end;
         if found then
-            update lock.time_slot
-            set
-                slot_start = slot,
-                resolution = acquire_time_slot.resolution,
-                granted_at = clock_timestamp(),
-                unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
-            where time_slot.task_id = acquire_time_slot.task_id;
+            -- The update itself may have waited, for a row that somebody had only locked.
+            grabbed := acquire_time_slot.at is null
+                and clock_timestamp() - right_now > interval '10 milliseconds'
+                and date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch') > slot;
+            continue when grabbed;
             return true;
         end if;
         perform
@@ -1047,7 +1089,14 @@ begin
         if found then
             return false;
         end if;
-        -- The next round grabs what this makes, with the slot of a time that is read after the wait.
+        perform
+        from lock.time_slot
+        where time_slot.task_id = acquire_time_slot.task_id
+          and time_slot.slot_start < slot
+        for no key update skip locked;
+        grabbed := found;
+        continue when grabbed;
+        -- The next round takes what this makes, with the slot of a time that is read after the wait.
         insert into lock.time_slot (task_id, slot_start)
         values (acquire_time_slot.task_id, '-infinity')
         on conflict do nothing;
@@ -1147,9 +1196,10 @@ revoke all on function lock.force_release_time_slot(text, text) from public;
 -- +goose StatementBegin
 -- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
 --
--- The sum is made in UTC, so that days and months do not depend on the session's time zone. It grabs, looks and
--- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile;
--- the row that it makes is then grabbed by the next round, whose time is read after the wait.
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone. It tries, looks, grabs and
+-- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile,
+-- and the error takes it back. Where the update itself has waited, for a row that somebody had only locked, the time is read and stored
+-- once more.
 create or replace function lock.acquire_timeout(
     task_id  text
 )
@@ -1164,6 +1214,7 @@ declare
     length     interval;
     passed     boolean;
     ahead      boolean;
+    grabbed    boolean not null := false;
     attempt    integer;
 begin
     if acquire_timeout.task_id is null
@@ -1175,15 +1226,20 @@ begin
     end if;
     loop
         right_now := clock_timestamp();
-        perform
-        from lock.timeout
+        update lock.timeout
+        set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
         where timeout.task_id = acquire_timeout.task_id
-          and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
-        for no key update skip locked;
+          and case
+                when timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+                then grabbed or lock.uncontended(timeout.task_id)
+              end;
         if found then
-            update lock.timeout
-            set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
-            where timeout.task_id = acquire_timeout.task_id;
+            if clock_timestamp() - right_now > interval '10 milliseconds' then
+                right_now := clock_timestamp();
+                update lock.timeout
+                set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+                where timeout.task_id = acquire_timeout.task_id;
+            end if;
             return true;
         end if;
         select
@@ -1193,19 +1249,24 @@ begin
         into length, passed, ahead
         from lock.timeout
         where timeout.task_id = acquire_timeout.task_id;
-        if not found then
-            raise exception 'timeout "%" was never created', acquire_timeout.task_id
-                using errcode = 'no_data_found',
-                      hint = 'Create it once with lock.create_timeout(task_id, timeout).';
-        elsif not passed then
+        exit when not found;
+        if not passed then
             if ahead then
                 perform lock.pull_back_timeout(acquire_timeout.task_id);
             end if;
             return false;
         end if;
+        perform
+        from lock.timeout
+        where timeout.task_id = acquire_timeout.task_id
+          and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+        for no key update skip locked;
+        grabbed := found;
+        continue when grabbed;
         insert into lock.timeout (task_id, timeout)
         values (acquire_timeout.task_id, length)
         on conflict do nothing;
+        exit when found;
         attempt := coalesce(attempt, 0) + 1;
         if attempt > 1 then
             perform lock.await_row('lock.timeout', 'task_id', acquire_timeout.task_id);
@@ -1214,6 +1275,9 @@ begin
             perform lock.give_up('timeout', acquire_timeout.task_id);
         end if;
     end loop;
+    raise exception 'timeout "%" was never created, or dropped', acquire_timeout.task_id
+        using errcode = 'no_data_found',
+              hint = 'Create it once with lock.create_timeout(task_id, timeout).';
 end;
 $$;
 -- +goose StatementEnd
@@ -1223,7 +1287,7 @@ comment on function lock.acquire_timeout(text) is
     'Exactly one of any number of concurrent callers gets true. Nobody releases it: it can be acquired again when its interval has passed. '
     'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end. '
     'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
-    'Errors: 22004, 22023 bad task_id, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
+    'Errors: 22004, 22023 bad task_id, P0002 never created, or dropped, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
     'After the SQL timeout lock (update ... and ts + timeout < now).';
 
 revoke all on function lock.acquire_timeout(text) from public;
@@ -1461,6 +1525,9 @@ drop function if exists lock.create_mutex(text);
 
 -- gone: sql/functions/mutex/acquire_mutex.sql
 drop function if exists lock.acquire_mutex(text, text);
+
+-- gone: sql/functions/rule/uncontended.sql
+drop function if exists lock.uncontended(text);
 
 -- gone: sql/functions/rule/unused_before.sql
 drop function if exists lock.unused_before(interval);

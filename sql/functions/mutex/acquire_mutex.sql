@@ -1,10 +1,13 @@
 -- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any number of callers wins.
 --
--- The grab takes the row only when it is free and nobody else has it (skip locked), so it never waits and a denial writes
--- nothing. What is neither grabbed nor acquired is new, or in the hands of an open transaction. The insert makes the one and
--- waits for the other, and needs no transaction id to do so; then all starts again. So a caller that waited and lost has
--- written nothing either, but for one case: a row that is locked and not changed is waited for by lock.await_row, whose
--- own lock is written and undone.
+-- The first update is the whole grant when nobody else is at work on the id; lock.uncontended says so, and is asked only when
+-- the flag is free. A flag that is seen set is a denial, which writes nothing.
+--
+-- What is neither is new, or in the hands of an open transaction, or shares its bucket with such an id. The grab takes the row
+-- when nobody has it (skip locked) and the update then needs no leave. The insert makes the one that is new and waits for the
+-- one that is being acquired, and needs no transaction id to do so; then all starts again. So a caller that waited and lost has
+-- written nothing either, but for two cases, in which it waits with a transaction id: a row that is locked and not changed, and
+-- one whose holder found the bucket taken by another id.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -16,6 +19,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    grabbed  boolean not null := false;
     attempt  integer;
 begin
     if acquire_mutex.task_id is null
@@ -28,15 +32,11 @@ begin
         perform lock.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
     end if;
     loop
-        perform
-        from lock.mutex
+        update lock.mutex
+        set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
         where mutex.task_id = acquire_mutex.task_id
-          and not mutex.acquired
-        for no key update skip locked;
+          and case when not mutex.acquired then grabbed or lock.uncontended(mutex.task_id) end;
         if found then
-            update lock.mutex
-            set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
-            where mutex.task_id = acquire_mutex.task_id;
             return true;
         end if;
         perform
@@ -46,6 +46,13 @@ begin
         if found then
             return false;
         end if;
+        perform
+        from lock.mutex
+        where mutex.task_id = acquire_mutex.task_id
+          and not mutex.acquired
+        for no key update skip locked;
+        grabbed := found;
+        continue when grabbed;
         insert into lock.mutex (task_id, acquired, owner, acquired_at)
         values (acquire_mutex.task_id, true, acquire_mutex.owner, clock_timestamp())
         on conflict do nothing;

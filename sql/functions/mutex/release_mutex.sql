@@ -1,6 +1,6 @@
 -- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
 --
--- It grabs, looks and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
+-- It tries, looks, grabs and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
 -- dropped meanwhile, and then makes an idle one.
 create or replace function lock.release_mutex(
     task_id  text,
@@ -13,6 +13,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    grabbed  boolean not null := false;
     attempt  integer;
 begin
     if release_mutex.task_id is null
@@ -25,22 +26,20 @@ begin
         perform lock.check_id(release_mutex.owner, 'owner') where release_mutex.owner is not null;
     end if;
     loop
-        perform
-        from lock.mutex
+        update lock.mutex
+        set
+            acquired = false,
+            owner = null,
+            acquired_at = null,
+            released_at = clock_timestamp(),
+            set_aside = false,
+            unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
         where mutex.task_id = release_mutex.task_id
-          and mutex.acquired
-          and mutex.owner is not distinct from release_mutex.owner
-        for no key update skip locked;
+          and case
+                when mutex.acquired and mutex.owner is not distinct from release_mutex.owner
+                then grabbed or lock.uncontended(mutex.task_id)
+              end;
         if found then
-            update lock.mutex
-            set
-                acquired = false,
-                owner = null,
-                acquired_at = null,
-                released_at = clock_timestamp(),
-                set_aside = false,
-                unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
-            where mutex.task_id = release_mutex.task_id;
             return true;
         end if;
         perform
@@ -51,6 +50,14 @@ begin
         if not found then
             return false;
         end if;
+        perform
+        from lock.mutex
+        where mutex.task_id = release_mutex.task_id
+          and mutex.acquired
+          and mutex.owner is not distinct from release_mutex.owner
+        for no key update skip locked;
+        grabbed := found;
+        continue when grabbed;
         insert into lock.mutex (task_id)
         values (release_mutex.task_id)
         on conflict do nothing;

@@ -1,6 +1,6 @@
 -- lock_throttled_resource returns true when the resource was not granted within its interval, and never waits to say so.
 --
--- The grab takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
+-- The update takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
 -- transaction has granted, or is granting, is a denial as well, whether that transaction commits or not. The look that follows
 -- only tells a denial from a resource that is unknown. The sum is made in UTC, so that days and months do not depend on the
 -- session's time zone.
@@ -30,18 +30,19 @@ begin
         perform lock.check_id(lock_throttled_resource.details, 'details');
         perform lock.check_id(trim(lock_throttled_resource.details), 'details');
     end if;
-    perform
-    from lock.throttled_resource
-    where throttled_resource.resource_id = lock_throttled_resource.resource_id
-      and throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < right_now at time zone 'UTC'
-    for no key update skip locked;
+    update lock.throttled_resource
+    set
+        last_locked = right_now,
+        last_locker_details = lock_throttled_resource.details,
+        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
+    where throttled_resource.resource_id = (
+        select ready.resource_id
+        from lock.throttled_resource as ready
+        where ready.resource_id = lock_throttled_resource.resource_id
+          and ready.last_locked at time zone 'UTC' + ready.throttle_interval < right_now at time zone 'UTC'
+        for no key update skip locked
+    );
     if found then
-        update lock.throttled_resource
-        set
-            last_locked = right_now,
-            last_locker_details = lock_throttled_resource.details,
-            unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
-        where throttled_resource.resource_id = lock_throttled_resource.resource_id;
         return true;
     end if;
     select throttled_resource.last_locked > right_now into ahead

@@ -1,6 +1,6 @@
 -- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted before.
 --
--- It grabs, looks and waits as acquire_mutex does: in the insert, without a transaction id. date_bin cuts time at the epoch, and
+-- It tries, looks, grabs and waits as acquire_mutex does: in the insert, without a transaction id. date_bin cuts time at the epoch, and
 -- takes a day for 24 hours; some versions put an exact multiple before 1970 one slot too early, which is put right below.
 create or replace function lock.acquire_time_slot(
     task_id     text,
@@ -14,8 +14,10 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    slot     timestamptz;
-    attempt  integer;
+    right_now  timestamptz;
+    slot       timestamptz;
+    grabbed    boolean not null := false;
+    attempt    integer;
 begin
     if acquire_time_slot.task_id is null
         or octet_length(acquire_time_slot.task_id) not between 1 and 1024
@@ -36,25 +38,27 @@ begin
         end if;
     end if;
     loop
-        slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, clock_timestamp()), timestamptz 'epoch');
+        right_now := clock_timestamp();
+        slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, right_now), timestamptz 'epoch');
         if acquire_time_slot.at < timestamptz 'epoch'
             and slot at time zone 'UTC' + acquire_time_slot.resolution <= acquire_time_slot.at at time zone 'UTC'
         then
             slot := acquire_time_slot.at;
         end if;
-        perform
-        from lock.time_slot
+        update lock.time_slot
+        set
+            slot_start = slot,
+            resolution = acquire_time_slot.resolution,
+            granted_at = right_now,
+            unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, right_now at time zone 'UTC'))
         where time_slot.task_id = acquire_time_slot.task_id
-          and time_slot.slot_start < slot
-        for no key update skip locked;
+          and case when time_slot.slot_start < slot then grabbed or lock.uncontended(time_slot.task_id) end;
         if found then
-            update lock.time_slot
-            set
-                slot_start = slot,
-                resolution = acquire_time_slot.resolution,
-                granted_at = clock_timestamp(),
-                unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, clock_timestamp() at time zone 'UTC'))
-            where time_slot.task_id = acquire_time_slot.task_id;
+            -- The update itself may have waited, for a row that somebody had only locked.
+            grabbed := acquire_time_slot.at is null
+                and clock_timestamp() - right_now > interval '10 milliseconds'
+                and date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch') > slot;
+            continue when grabbed;
             return true;
         end if;
         perform
@@ -64,7 +68,14 @@ begin
         if found then
             return false;
         end if;
-        -- The next round grabs what this makes, with the slot of a time that is read after the wait.
+        perform
+        from lock.time_slot
+        where time_slot.task_id = acquire_time_slot.task_id
+          and time_slot.slot_start < slot
+        for no key update skip locked;
+        grabbed := found;
+        continue when grabbed;
+        -- The next round takes what this makes, with the slot of a time that is read after the wait.
         insert into lock.time_slot (task_id, slot_start)
         values (acquire_time_slot.task_id, '-infinity')
         on conflict do nothing;

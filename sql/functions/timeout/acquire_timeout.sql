@@ -1,8 +1,9 @@
 -- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
 --
--- The sum is made in UTC, so that days and months do not depend on the session's time zone. It grabs, looks and
--- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile;
--- the row that it makes is then grabbed by the next round, whose time is read after the wait.
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone. It tries, looks, grabs and
+-- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile,
+-- and the error takes it back. Where the update itself has waited, for a row that somebody had only locked, the time is read and stored
+-- once more.
 create or replace function lock.acquire_timeout(
     task_id  text
 )
@@ -17,6 +18,7 @@ declare
     length     interval;
     passed     boolean;
     ahead      boolean;
+    grabbed    boolean not null := false;
     attempt    integer;
 begin
     if acquire_timeout.task_id is null
@@ -28,15 +30,20 @@ begin
     end if;
     loop
         right_now := clock_timestamp();
-        perform
-        from lock.timeout
+        update lock.timeout
+        set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
         where timeout.task_id = acquire_timeout.task_id
-          and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
-        for no key update skip locked;
+          and case
+                when timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+                then grabbed or lock.uncontended(timeout.task_id)
+              end;
         if found then
-            update lock.timeout
-            set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
-            where timeout.task_id = acquire_timeout.task_id;
+            if clock_timestamp() - right_now > interval '10 milliseconds' then
+                right_now := clock_timestamp();
+                update lock.timeout
+                set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+                where timeout.task_id = acquire_timeout.task_id;
+            end if;
             return true;
         end if;
         select
@@ -46,19 +53,24 @@ begin
         into length, passed, ahead
         from lock.timeout
         where timeout.task_id = acquire_timeout.task_id;
-        if not found then
-            raise exception 'timeout "%" was never created', acquire_timeout.task_id
-                using errcode = 'no_data_found',
-                      hint = 'Create it once with lock.create_timeout(task_id, timeout).';
-        elsif not passed then
+        exit when not found;
+        if not passed then
             if ahead then
                 perform lock.pull_back_timeout(acquire_timeout.task_id);
             end if;
             return false;
         end if;
+        perform
+        from lock.timeout
+        where timeout.task_id = acquire_timeout.task_id
+          and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+        for no key update skip locked;
+        grabbed := found;
+        continue when grabbed;
         insert into lock.timeout (task_id, timeout)
         values (acquire_timeout.task_id, length)
         on conflict do nothing;
+        exit when found;
         attempt := coalesce(attempt, 0) + 1;
         if attempt > 1 then
             perform lock.await_row('lock.timeout', 'task_id', acquire_timeout.task_id);
@@ -67,6 +79,9 @@ begin
             perform lock.give_up('timeout', acquire_timeout.task_id);
         end if;
     end loop;
+    raise exception 'timeout "%" was never created, or dropped', acquire_timeout.task_id
+        using errcode = 'no_data_found',
+              hint = 'Create it once with lock.create_timeout(task_id, timeout).';
 end;
 $$;
 
@@ -75,7 +90,7 @@ comment on function lock.acquire_timeout(text) is
     'Exactly one of any number of concurrent callers gets true. Nobody releases it: it can be acquired again when its interval has passed. '
     'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end. '
     'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
-    'Errors: 22004, 22023 bad task_id, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
+    'Errors: 22004, 22023 bad task_id, P0002 never created, or dropped, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
     'After the SQL timeout lock (update ... and ts + timeout < now).';
 
 revoke all on function lock.acquire_timeout(text) from public;

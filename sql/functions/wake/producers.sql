@@ -16,7 +16,7 @@ as $$
 begin
     perform lock.check_id(producers.channel, 'channel');
     perform lock.check_id(producers.queue_id, 'queue_id');
-    if version() like '%-YB-%' then
+    if lock.is_yugabyte() then
         return;
     end if;
     return query

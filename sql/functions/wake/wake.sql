@@ -24,7 +24,7 @@ begin
     if current_setting('lock.woken', true) = topic then
         return;
     end if;
-    if version() like '%-YB-%' then
+    if lock.is_yugabyte() then
         if current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
             perform pg_notify(wake.channel, wake.queue_id);
         end if;
