@@ -41,7 +41,7 @@ comment on table lock.migration is
     'The migrations that this schema has been through, kept by the migrations themselves: goose''s own table is named by its user.';
 
 create table if not exists lock.chosen_engine (
-    engine  text  not null,
+    engine  text collate "C"  not null,
     constraint chosen_engine_pkey primary key (engine),
     constraint chosen_engine_known check (engine in ('advisory', 'row'))
 );

@@ -2,10 +2,10 @@
 select lock.start_migration(2, 'up');
 
 create table if not exists lock.idle_worker (
-    channel   text         not null,
-    queue_id  text         not null,
-    worker    text         not null,
-    until     timestamptz  not null,
+    channel   text collate "C"  not null,
+    queue_id  text collate "C"  not null,
+    worker    text collate "C"  not null,
+    until     timestamptz       not null,
     constraint idle_worker_pkey primary key (channel, queue_id, worker)
 );
 

@@ -2,12 +2,12 @@
 select lock.start_migration(3, 'up');
 
 create table if not exists lock.lease (
-    name         text         not null,
-    token        bigint       not null,
-    owner        text         not null,
-    acquired_at  timestamptz  not null,
-    renewed_at   timestamptz  not null,
-    expires_at   timestamptz  not null,
+    name         text collate "C"  not null,
+    token        bigint            not null,
+    owner        text              not null,
+    acquired_at  timestamptz       not null,
+    renewed_at   timestamptz       not null,
+    expires_at   timestamptz       not null,
     constraint lease_pkey primary key (name, token)
 );
 
@@ -25,10 +25,10 @@ comment on column lock.lease.renewed_at is
     'When expires_at was last set.';
 
 create table if not exists lock.lease_name (
-    name        text         not null,
-    token       bigint       not null,
-    granted_at  timestamptz  not null,
-    awaited     boolean      not null default false,
+    name        text collate "C"  not null,
+    token       bigint            not null,
+    granted_at  timestamptz       not null,
+    awaited     boolean           not null default false,
     constraint lease_name_pkey primary key (name)
 );
 
@@ -52,12 +52,12 @@ comment on table lock.lease_floor is
 insert into lock.lease_floor (token) values (0) on conflict do nothing;
 
 create table if not exists lock.lease_revocation (
-    name        text         not null,
-    token       bigint       not null,
-    owner       text         not null,
-    revoked_by  name         not null,
-    revoked_at  timestamptz  not null,
-    reason      text         not null,
+    name        text collate "C"  not null,
+    token       bigint            not null,
+    owner       text              not null,
+    revoked_by  name              not null,
+    revoked_at  timestamptz       not null,
+    reason      text              not null,
     constraint lease_revocation_pkey primary key (name, token)
 );
 

@@ -1,19 +1,22 @@
 -- +goose Up
 select lock.start_migration(4, 'up');
 
+-- Ids are compared as bytes (collate "C"), as everywhere in this schema: that is faster, and no upgrade of the operating system can
+-- change the order that the unique indexes rely on, which would let one id have two rows.
+--
 -- Every table keeps room in its pages (fillfactor), so that a grant changes the row in place and no index. unused_since holds
 -- whole hours for the same reason: its index, which the drop_unused functions walk, changes once an hour. It is set by every
 -- grant and not generated, because a generated column costs every update a tenth of its time; those functions trust it only
 -- to find candidates. lock.timeout has no check constraint, which would cost a grant a fifth of its time: lock.create_timeout checks.
 
 create table if not exists lock.mutex (
-    task_id       text         not null,
-    acquired      boolean      not null default false,
+    task_id       text collate "C"  not null,
+    acquired      boolean           not null default false,
     owner         text,
     acquired_at   timestamptz,
-    released_at   timestamptz  not null default clock_timestamp(),
-    set_aside     boolean      not null default false,
-    unused_since  timestamp    not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
+    released_at   timestamptz       not null default clock_timestamp(),
+    set_aside     boolean           not null default false,
+    unused_since  timestamp         not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
     constraint mutex_pkey primary key (task_id)
 ) with (fillfactor = 80);
 
@@ -38,10 +41,10 @@ comment on column lock.mutex.unused_since is
     'The hour of released_at, in UTC.';
 
 create table if not exists lock.timeout (
-    task_id       text         not null,
-    ts            timestamptz  not null default '-infinity',
-    timeout       interval     not null,
-    unused_since  timestamp    not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
+    task_id       text collate "C"  not null,
+    ts            timestamptz       not null default '-infinity',
+    timeout       interval          not null,
+    unused_since  timestamp         not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
     constraint timeout_pkey primary key (task_id)
 ) with (fillfactor = 80);
 
@@ -57,11 +60,11 @@ comment on column lock.timeout.unused_since is
     'The hour, in UTC, in which the last interval ends, or in which it was made.';
 
 create table if not exists lock.time_slot (
-    task_id       text         not null,
-    slot_start    timestamptz  not null,
-    resolution    interval     not null default '0',
-    granted_at    timestamptz  not null default clock_timestamp(),
-    unused_since  timestamp    not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
+    task_id       text collate "C"  not null,
+    slot_start    timestamptz       not null,
+    resolution    interval          not null default '0',
+    granted_at    timestamptz       not null default clock_timestamp(),
+    unused_since  timestamp         not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
     constraint time_slot_pkey primary key (task_id)
 ) with (fillfactor = 80);
 
@@ -80,11 +83,11 @@ comment on column lock.time_slot.unused_since is
     'The hour, in UTC, in which the newest slot ends or in which it was granted, whichever is later.';
 
 create table if not exists lock.throttled_resource (
-    resource_id          text         not null,
-    throttle_interval    interval     not null,
-    last_locked          timestamptz  not null default '-infinity',
-    last_locker_details  text         not null default '',
-    unused_since         timestamp    not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
+    resource_id          text collate "C"  not null,
+    throttle_interval    interval          not null,
+    last_locked          timestamptz       not null default '-infinity',
+    last_locker_details  text              not null default '',
+    unused_since         timestamp         not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
     constraint throttled_resource_pkey primary key (resource_id),
     constraint positive_delays_only check (throttle_interval > interval '0'),
     constraint empty_rules check (

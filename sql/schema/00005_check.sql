@@ -2,10 +2,10 @@
 select lock.start_migration(5, 'up');
 
 create table if not exists lock.finding (
-    severity  text  not null,
-    subject   text  not null,
-    finding   text  not null,
-    remedy    text  not null,
+    severity  text              not null,
+    subject   text collate "C"  not null,
+    finding   text collate "C"  not null,
+    remedy    text              not null,
     constraint finding_pkey primary key (subject, finding)
 );
 

@@ -31,8 +31,8 @@ comment on type lock.task_status is
     'new: never captured, or given back. in_progress: a capture has it. done and failed: settled.';
 
 create table if not exists lock.task (
-    queue_id      text              not null default 'default',
-    id            text              not null,
+    queue_id      text collate "C"  not null default 'default',
+    id            text collate "C"  not null,
     status        lock.task_status  not null default 'new',
     attempt       bigint            not null default 0,
     retries_left  integer,

@@ -21,8 +21,8 @@ $$;
 -- No check constraints: each would cost an insert of one row 3 microseconds. The types, and lock.add_request, say the same.
 create table if not exists lock.request (
     request_id      bigint               not null generated always as identity,
-    queue_id        text                 not null default 'default',
-    entity_id       text                 not null,
+    queue_id        text collate "C"     not null default 'default',
+    entity_id       text collate "C"     not null,
     request_type    lock.request_type    not null,
     request_status  lock.request_status  not null default 'new',
     payload         jsonb,
@@ -84,12 +84,12 @@ create index if not exists request_settled_at_idx
     where settled_at is not null;
 
 create table if not exists lock.request_batch (
-    queue_id     text      not null,
-    entity_id    text      not null,
-    process_id   uuid      not null,
-    request_ids  bigint[]  not null,
-    heads        bigint[]  not null,
-    free         bigint[]  not null,
+    queue_id     text collate "C"  not null,
+    entity_id    text collate "C"  not null,
+    process_id   uuid              not null,
+    request_ids  bigint[]          not null,
+    heads        bigint[]          not null,
+    free         bigint[]          not null,
     constraint request_batch_pkey primary key (queue_id, entity_id)
 );
 

@@ -5,7 +5,7 @@ select lock.start_migration(8, 'up');
 create or replace view lock.activity as
 select
     ''::text as kind,
-    ''::text as name,
+    (''::text collate "C")::text as name,
     ''::text as mode,
     false as granted,
     null::text as owner,
