@@ -323,7 +323,8 @@ func TestLeasePermits(t *testing.T) {
 	t.Run("the checker catches acquirers whose count is older than the gate", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
-		leaseBreak(t, e, "acquire_lease", "and lease_name.token = known\n", "\n")
+		leaseBreak(t, e, "acquire_lease", "and lease_name.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)\n", "\n")
+		admin(t, e, "create or replace function lock.uncontended(id text) returns boolean language sql as 'select true'")
 		if most := leaseCrowd(t, e, patience); most == 0 {
 			t.Fatal("the broken function was not caught")
 		}
@@ -332,7 +333,7 @@ func TestLeasePermits(t *testing.T) {
 	t.Run("the check catches an acquirer that counts before the gate", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
-		leaseBreak(t, e, "acquire_lease", "(select count(*) from lock.lease where lease.name = acquire_lease.name)", "(select coalesce(live, 0))")
+		leaseBreak(t, e, "acquire_lease", "where acquire_lease.permits > (select count(*) from lock.lease where lease.name = acquire_lease.name)", "where acquire_lease.permits > 0")
 		s := e.session(t)
 		other := e.session(t)
 		s.lease("a", 1)
@@ -748,7 +749,7 @@ func TestLeaseWait(t *testing.T) {
 		t.Run("the checker catches a release that does not meet waiters, "+level, func(t *testing.T) {
 			t.Parallel()
 			e := open(t, advisory)
-			leaseBreak(t, e, "release_lease", "    for key share;", "    ;")
+			leaseBreak(t, e, "release_lease", "    for key share of lease_name;", "    ;")
 			if !leaseMissed(t, e, level, false) {
 				t.Fatal("the missed waiter was not caught")
 			}

@@ -23,7 +23,7 @@ func TestTimeoutWinner(t *testing.T) {
 		mutate: func(t *testing.T, e *env) {
 			mutate(t, e, "acquire_timeout", `case
                 when timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
-                then grabbed or lock.uncontended(timeout.task_id)
+                then lock.uncontended(timeout.task_id) or grabbed
               end`, "exists (select from lock.timeout as seen where seen.task_id = acquire_timeout.task_id and seen.ts + seen.timeout < right_now)")
 		},
 	}.run(t)

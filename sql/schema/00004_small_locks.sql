@@ -415,9 +415,9 @@ revoke all on function lock.record_forced_release(text, text, text, jsonb) from 
 -- uncontended says whether this transaction is the only open one that is at work on an id, so that a plain update of its row does not wait.
 --
 -- It tries an advisory lock that the transaction keeps, one of 1024: few enough for the server's lock table, however many ids a
--- transaction touches. So false may also mean that another id of the same bucket is at work, and true does not bind those who came here
--- while the bucket was taken: it is a hint, and the row's own lock decides. YugabyteDB lets updates wait without writing anything,
--- and its advisory locks are slow: always true.
+-- transaction touches. So false may also mean that another id of the same bucket is at work, and who then goes on without it is not seen
+-- by the next who asks: this is a hint, and the row's own lock decides. It is worth having because an update that waits and then finds the
+-- row changed has locked it all the same. YugabyteDB's updates do not, and its advisory locks are slow: always true.
 create or replace function lock.uncontended(
     id  text
 )
@@ -461,11 +461,11 @@ revoke all on function lock.unused_before(interval) from public;
 -- The first update is the whole grant when nobody else is at work on the id; lock.uncontended says so, and is asked only when
 -- the flag is free. A flag that is seen set is a denial, which writes nothing.
 --
--- What is neither is new, or in the hands of an open transaction, or shares its bucket with such an id. The grab takes the row
--- when nobody has it (skip locked) and the update then needs no leave. The insert makes the one that is new and waits for the
--- one that is being acquired, and needs no transaction id to do so; then all starts again. So a caller that waited and lost has
--- written nothing either, but for two cases, in which it waits with a transaction id: a row that is locked and not changed, and
--- one whose holder found the bucket taken by another id.
+-- What is neither is new, or in the hands of an open transaction, or shares its bucket with such an id. The insert makes the one
+-- that is new and waits for the one that is being acquired, and needs no transaction id to do so; then all starts again. What is still
+-- free has a bucket that is taken: from then on the row is grabbed when nobody has it (skip locked). So a caller that waited
+-- and lost has written nothing either, but for two cases: a row that was locked and not changed, and one that was grabbed.
+-- There the update waits, and keeps the row locked until its own transaction ends.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -478,7 +478,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     grabbed  boolean not null := false;
-    attempt  integer;
+    attempt  integer not null := 0;
 begin
     if acquire_mutex.task_id is null
         or octet_length(acquire_mutex.task_id) not between 1 and 1024
@@ -493,7 +493,7 @@ begin
         update lock.mutex
         set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
         where mutex.task_id = acquire_mutex.task_id
-          and case when not mutex.acquired then grabbed or lock.uncontended(mutex.task_id) end;
+          and case when not mutex.acquired then lock.uncontended(mutex.task_id) or grabbed end;
         if found then
             return true;
         end if;
@@ -504,20 +504,22 @@ begin
         if found then
             return false;
         end if;
-        perform
-        from lock.mutex
-        where mutex.task_id = acquire_mutex.task_id
-          and not mutex.acquired
-        for no key update skip locked;
-        grabbed := found;
-        continue when grabbed;
+        if attempt > 0 then
+            perform
+            from lock.mutex
+            where mutex.task_id = acquire_mutex.task_id
+              and not mutex.acquired
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
         insert into lock.mutex (task_id, acquired, owner, acquired_at)
         values (acquire_mutex.task_id, true, acquire_mutex.owner, clock_timestamp())
         on conflict do nothing;
         if found then
             return true;
         end if;
-        attempt := coalesce(attempt, 0) + 1;
+        attempt := attempt + 1;
         if attempt > 1 then
             perform lock.await_row('lock.mutex', 'task_id', acquire_mutex.task_id);
         end if;
@@ -703,7 +705,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     grabbed  boolean not null := false;
-    attempt  integer;
+    attempt  integer not null := 0;
 begin
     if release_mutex.task_id is null
         or octet_length(release_mutex.task_id) not between 1 and 1024
@@ -726,7 +728,7 @@ begin
         where mutex.task_id = release_mutex.task_id
           and case
                 when mutex.acquired and mutex.owner is not distinct from release_mutex.owner
-                then grabbed or lock.uncontended(mutex.task_id)
+                then lock.uncontended(mutex.task_id) or grabbed
               end;
         if found then
             return true;
@@ -739,18 +741,20 @@ begin
         if not found then
             return false;
         end if;
-        perform
-        from lock.mutex
-        where mutex.task_id = release_mutex.task_id
-          and mutex.acquired
-          and mutex.owner is not distinct from release_mutex.owner
-        for no key update skip locked;
-        grabbed := found;
-        continue when grabbed;
+        if attempt > 0 then
+            perform
+            from lock.mutex
+            where mutex.task_id = release_mutex.task_id
+              and mutex.acquired
+              and mutex.owner is not distinct from release_mutex.owner
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
         insert into lock.mutex (task_id)
         values (release_mutex.task_id)
         on conflict do nothing;
-        attempt := coalesce(attempt, 0) + 1;
+        attempt := attempt + 1;
         if attempt > 1 then
             perform lock.await_row('lock.mutex', 'task_id', release_mutex.task_id);
         end if;
@@ -1041,7 +1045,7 @@ declare
     right_now  timestamptz;
     slot       timestamptz;
     grabbed    boolean not null := false;
-    attempt    integer;
+    attempt    integer not null := 0;
 begin
     if acquire_time_slot.task_id is null
         or octet_length(acquire_time_slot.task_id) not between 1 and 1024
@@ -1076,11 +1080,11 @@ begin
             granted_at = right_now,
             unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, right_now at time zone 'UTC'))
         where time_slot.task_id = acquire_time_slot.task_id
-          and case when time_slot.slot_start < slot then grabbed or lock.uncontended(time_slot.task_id) end;
+          and case when time_slot.slot_start < slot then lock.uncontended(time_slot.task_id) or grabbed end;
         if found then
             -- The update itself may have waited, for a row that somebody had only locked.
             grabbed := acquire_time_slot.at is null
-                and clock_timestamp() - right_now > interval '10 milliseconds'
+                and clock_timestamp() - right_now > interval '1 millisecond'
                 and date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch') > slot;
             continue when grabbed;
             return true;
@@ -1092,18 +1096,20 @@ begin
         if found then
             return false;
         end if;
-        perform
-        from lock.time_slot
-        where time_slot.task_id = acquire_time_slot.task_id
-          and time_slot.slot_start < slot
-        for no key update skip locked;
-        grabbed := found;
-        continue when grabbed;
+        if attempt > 0 then
+            perform
+            from lock.time_slot
+            where time_slot.task_id = acquire_time_slot.task_id
+              and time_slot.slot_start < slot
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
         -- The next round takes what this makes, with the slot of a time that is read after the wait.
         insert into lock.time_slot (task_id, slot_start)
         values (acquire_time_slot.task_id, '-infinity')
         on conflict do nothing;
-        attempt := coalesce(attempt, 0) + 1;
+        attempt := attempt + 1;
         if attempt > 1 then
             perform lock.await_row('lock.time_slot', 'task_id', acquire_time_slot.task_id);
         end if;
@@ -1218,7 +1224,7 @@ declare
     passed     boolean;
     ahead      boolean;
     grabbed    boolean not null := false;
-    attempt    integer;
+    attempt    integer not null := 0;
 begin
     if acquire_timeout.task_id is null
         or octet_length(acquire_timeout.task_id) not between 1 and 1024
@@ -1234,10 +1240,10 @@ begin
         where timeout.task_id = acquire_timeout.task_id
           and case
                 when timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
-                then grabbed or lock.uncontended(timeout.task_id)
+                then lock.uncontended(timeout.task_id) or grabbed
               end;
         if found then
-            if clock_timestamp() - right_now > interval '10 milliseconds' then
+            if clock_timestamp() - right_now > interval '1 millisecond' then
                 right_now := clock_timestamp();
                 update lock.timeout
                 set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
@@ -1259,18 +1265,20 @@ begin
             end if;
             return false;
         end if;
-        perform
-        from lock.timeout
-        where timeout.task_id = acquire_timeout.task_id
-          and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
-        for no key update skip locked;
-        grabbed := found;
-        continue when grabbed;
+        if attempt > 0 then
+            perform
+            from lock.timeout
+            where timeout.task_id = acquire_timeout.task_id
+              and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
         insert into lock.timeout (task_id, timeout)
         values (acquire_timeout.task_id, length)
         on conflict do nothing;
         exit when found;
-        attempt := coalesce(attempt, 0) + 1;
+        attempt := attempt + 1;
         if attempt > 1 then
             perform lock.await_row('lock.timeout', 'task_id', acquire_timeout.task_id);
         end if;

@@ -1,10 +1,12 @@
 -- acquire_lease grants a lease on a name, with a token greater than every one before; no row when all permits are taken.
 --
--- The row of lock.lease_name is the gate of all who acquire the name: whoever is granted raises its token. The first query reads
--- token and leases on one snapshot, and answers by itself when the permits are taken: then nothing is written and nothing waited
--- for. If the token is still the same at the gate, nobody was granted in between, and the count holds.
+-- The row of lock.lease_name is the gate of all who acquire the name: whoever is granted raises its token. The first statement
+-- reads token and leases on one snapshot and grants by itself when a permit is free: if the token is still the same at the gate,
+-- nobody was granted in between, and the count holds. Both are read without reference to the row that is updated, so that they keep
+-- the snapshot's values should the update have waited; it hardly ever does, because of lock.uncontended. When the permits are taken on
+-- that snapshot, nothing is written and nothing waited for.
 --
--- Otherwise, and when expired leases are in the way, the second passage waits at the gate and counts behind it, on a snapshot of
+-- Otherwise, and when expired leases are in the way, the last passage waits at the gate and counts behind it, on a snapshot of
 -- its own. Under REPEATABLE READ and SERIALIZABLE the snapshot is older, and the gate itself refuses with 40001 if anybody was
 -- granted since. A release that a snapshot does not see makes this deny, never grant.
 --
@@ -30,52 +32,51 @@ as $$
 declare
     granted  lock.lease;
     known    bigint;
-    live     bigint;
-    stored   bigint;
 begin
     if acquire_lease.name is null or acquire_lease.name = '' or octet_length(acquire_lease.name) > 1024
         or acquire_lease.owner is null or acquire_lease.owner = '' or octet_length(acquire_lease.owner) > 1024
         or acquire_lease.ttl is null or acquire_lease.ttl <= interval '0' or acquire_lease.ttl >= interval '30 days'
         or extract(year from acquire_lease.ttl) <> 0 or extract(month from acquire_lease.ttl) <> 0
         or acquire_lease.permits is null or acquire_lease.permits < 1
+        or pg_is_in_recovery()
     then
         perform lock.check_lease(acquire_lease.name, acquire_lease.owner, acquire_lease.ttl, acquire_lease.permits);
+        perform lock.check_primary();
     end if;
-    select lease_name.token, held.live, held.stored into known, live, stored
-    from lock.lease_name
-    cross join lateral (
-        select count(*) filter (where lease.expires_at > clock_timestamp()) as live, count(*) as stored
+
+    with gate as (
+        update lock.lease_name
+        set token = lease_name.token + 1,
+            granted_at = clock_timestamp()
+        where lease_name.name = acquire_lease.name
+          and lease_name.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
+          and case
+                when acquire_lease.permits > (select count(*) from lock.lease where lease.name = acquire_lease.name)
+                then lock.uncontended(lease_name.name)
+              end
+        returning lease_name.token
+    )
+    insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
+    select
+        acquire_lease.name, gate.token, acquire_lease.owner, gate.now, gate.now,
+        (gate.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
+    from (select gate.token, clock_timestamp() as now from gate) as gate
+    returning lease.* into granted;
+    if found then
+        return next granted;
+        return;
+    end if;
+
+    if acquire_lease.permits <= (
+        select count(*)
         from lock.lease
         where lease.name = acquire_lease.name
-    ) as held
-    where lease_name.name = acquire_lease.name;
-    if live >= acquire_lease.permits then
-        perform lock.check_primary();
+          and lease.expires_at > clock_timestamp()
+    ) then
         return;
     end if;
 
     begin
-        if stored = live then
-            with gate as (
-                update lock.lease_name
-                set token = lease_name.token + 1,
-                    granted_at = clock_timestamp()
-                where lease_name.name = acquire_lease.name
-                  and lease_name.token = known
-                returning lease_name.token
-            )
-            insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
-            select
-                acquire_lease.name, gate.token, acquire_lease.owner, gate.now, gate.now,
-                (gate.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
-            from (select gate.token, clock_timestamp() as now from gate) as gate
-            returning lease.* into granted;
-            if found then
-                return next granted;
-                return;
-            end if;
-        end if;
-
         update lock.lease_name
         set token = lease_name.token + 1,
             granted_at = clock_timestamp()
@@ -84,6 +85,7 @@ begin
         if not found then
             known := lock.add_lease_name(acquire_lease.name);
         end if;
+        perform lock.uncontended(acquire_lease.name);
         with expired as (
             delete from lock.lease
             where (lease.name, lease.token) in (

@@ -1,7 +1,7 @@
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
 -- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease. Who waits is asked behind it,
--- as lock.notify_lease_waiters explains.
+-- as lock.notify_lease_waiters explains: what the join has not yet got from the delete, it cannot lock.
 create or replace function lock.release_lease(
     name   text,
     token  bigint
@@ -16,18 +16,20 @@ declare
     live     boolean;
     awaited  boolean;
 begin
-    delete from lock.lease
-    where lease.name = release_lease.name
-      and lease.token = release_lease.token
-    returning lease.expires_at > clock_timestamp() into live;
+    with gone as (
+        delete from lock.lease
+        where lease.name = release_lease.name
+          and lease.token = release_lease.token
+        returning lease.expires_at > clock_timestamp() as live
+    )
+    select gone.live, lease_name.awaited into live, awaited
+    from gone
+    join lock.lease_name on lease_name.name = release_lease.name
+    for key share of lease_name;
     if not found then
         perform lock.check_token(release_lease.name, release_lease.token);
         return false;
     end if;
-    select lease_name.awaited into awaited
-    from lock.lease_name
-    where lease_name.name = release_lease.name
-    for key share;
     if awaited then
         perform lock.notify_lease_waiters(release_lease.name);
     end if;

@@ -3,11 +3,11 @@
 -- The first update is the whole grant when nobody else is at work on the id; lock.uncontended says so, and is asked only when
 -- the flag is free. A flag that is seen set is a denial, which writes nothing.
 --
--- What is neither is new, or in the hands of an open transaction, or shares its bucket with such an id. The grab takes the row
--- when nobody has it (skip locked) and the update then needs no leave. The insert makes the one that is new and waits for the
--- one that is being acquired, and needs no transaction id to do so; then all starts again. So a caller that waited and lost has
--- written nothing either, but for two cases, in which it waits with a transaction id: a row that is locked and not changed, and
--- one whose holder found the bucket taken by another id.
+-- What is neither is new, or in the hands of an open transaction, or shares its bucket with such an id. The insert makes the one
+-- that is new and waits for the one that is being acquired, and needs no transaction id to do so; then all starts again. What is still
+-- free has a bucket that is taken: from then on the row is grabbed when nobody has it (skip locked). So a caller that waited
+-- and lost has written nothing either, but for two cases: a row that was locked and not changed, and one that was grabbed.
+-- There the update waits, and keeps the row locked until its own transaction ends.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -20,7 +20,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     grabbed  boolean not null := false;
-    attempt  integer;
+    attempt  integer not null := 0;
 begin
     if acquire_mutex.task_id is null
         or octet_length(acquire_mutex.task_id) not between 1 and 1024
@@ -35,7 +35,7 @@ begin
         update lock.mutex
         set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
         where mutex.task_id = acquire_mutex.task_id
-          and case when not mutex.acquired then grabbed or lock.uncontended(mutex.task_id) end;
+          and case when not mutex.acquired then lock.uncontended(mutex.task_id) or grabbed end;
         if found then
             return true;
         end if;
@@ -46,20 +46,22 @@ begin
         if found then
             return false;
         end if;
-        perform
-        from lock.mutex
-        where mutex.task_id = acquire_mutex.task_id
-          and not mutex.acquired
-        for no key update skip locked;
-        grabbed := found;
-        continue when grabbed;
+        if attempt > 0 then
+            perform
+            from lock.mutex
+            where mutex.task_id = acquire_mutex.task_id
+              and not mutex.acquired
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
         insert into lock.mutex (task_id, acquired, owner, acquired_at)
         values (acquire_mutex.task_id, true, acquire_mutex.owner, clock_timestamp())
         on conflict do nothing;
         if found then
             return true;
         end if;
-        attempt := coalesce(attempt, 0) + 1;
+        attempt := attempt + 1;
         if attempt > 1 then
             perform lock.await_row('lock.mutex', 'task_id', acquire_mutex.task_id);
         end if;

@@ -14,7 +14,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     grabbed  boolean not null := false;
-    attempt  integer;
+    attempt  integer not null := 0;
 begin
     if release_mutex.task_id is null
         or octet_length(release_mutex.task_id) not between 1 and 1024
@@ -37,7 +37,7 @@ begin
         where mutex.task_id = release_mutex.task_id
           and case
                 when mutex.acquired and mutex.owner is not distinct from release_mutex.owner
-                then grabbed or lock.uncontended(mutex.task_id)
+                then lock.uncontended(mutex.task_id) or grabbed
               end;
         if found then
             return true;
@@ -50,18 +50,20 @@ begin
         if not found then
             return false;
         end if;
-        perform
-        from lock.mutex
-        where mutex.task_id = release_mutex.task_id
-          and mutex.acquired
-          and mutex.owner is not distinct from release_mutex.owner
-        for no key update skip locked;
-        grabbed := found;
-        continue when grabbed;
+        if attempt > 0 then
+            perform
+            from lock.mutex
+            where mutex.task_id = release_mutex.task_id
+              and mutex.acquired
+              and mutex.owner is not distinct from release_mutex.owner
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
         insert into lock.mutex (task_id)
         values (release_mutex.task_id)
         on conflict do nothing;
-        attempt := coalesce(attempt, 0) + 1;
+        attempt := attempt + 1;
         if attempt > 1 then
             perform lock.await_row('lock.mutex', 'task_id', release_mutex.task_id);
         end if;

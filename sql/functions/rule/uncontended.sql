@@ -1,9 +1,9 @@
 -- uncontended says whether this transaction is the only open one that is at work on an id, so that a plain update of its row does not wait.
 --
 -- It tries an advisory lock that the transaction keeps, one of 1024: few enough for the server's lock table, however many ids a
--- transaction touches. So false may also mean that another id of the same bucket is at work, and true does not bind those who came here
--- while the bucket was taken: it is a hint, and the row's own lock decides. YugabyteDB lets updates wait without writing anything,
--- and its advisory locks are slow: always true.
+-- transaction touches. So false may also mean that another id of the same bucket is at work, and who then goes on without it is not seen
+-- by the next who asks: this is a hint, and the row's own lock decides. It is worth having because an update that waits and then finds the
+-- row changed has locked it all the same. YugabyteDB's updates do not, and its advisory locks are slow: always true.
 create or replace function lock.uncontended(
     id  text
 )

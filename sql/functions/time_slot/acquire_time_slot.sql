@@ -17,7 +17,7 @@ declare
     right_now  timestamptz;
     slot       timestamptz;
     grabbed    boolean not null := false;
-    attempt    integer;
+    attempt    integer not null := 0;
 begin
     if acquire_time_slot.task_id is null
         or octet_length(acquire_time_slot.task_id) not between 1 and 1024
@@ -52,11 +52,11 @@ begin
             granted_at = right_now,
             unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, right_now at time zone 'UTC'))
         where time_slot.task_id = acquire_time_slot.task_id
-          and case when time_slot.slot_start < slot then grabbed or lock.uncontended(time_slot.task_id) end;
+          and case when time_slot.slot_start < slot then lock.uncontended(time_slot.task_id) or grabbed end;
         if found then
             -- The update itself may have waited, for a row that somebody had only locked.
             grabbed := acquire_time_slot.at is null
-                and clock_timestamp() - right_now > interval '10 milliseconds'
+                and clock_timestamp() - right_now > interval '1 millisecond'
                 and date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch') > slot;
             continue when grabbed;
             return true;
@@ -68,18 +68,20 @@ begin
         if found then
             return false;
         end if;
-        perform
-        from lock.time_slot
-        where time_slot.task_id = acquire_time_slot.task_id
-          and time_slot.slot_start < slot
-        for no key update skip locked;
-        grabbed := found;
-        continue when grabbed;
+        if attempt > 0 then
+            perform
+            from lock.time_slot
+            where time_slot.task_id = acquire_time_slot.task_id
+              and time_slot.slot_start < slot
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
         -- The next round takes what this makes, with the slot of a time that is read after the wait.
         insert into lock.time_slot (task_id, slot_start)
         values (acquire_time_slot.task_id, '-infinity')
         on conflict do nothing;
-        attempt := coalesce(attempt, 0) + 1;
+        attempt := attempt + 1;
         if attempt > 1 then
             perform lock.await_row('lock.time_slot', 'task_id', acquire_time_slot.task_id);
         end if;

@@ -19,7 +19,7 @@ declare
     passed     boolean;
     ahead      boolean;
     grabbed    boolean not null := false;
-    attempt    integer;
+    attempt    integer not null := 0;
 begin
     if acquire_timeout.task_id is null
         or octet_length(acquire_timeout.task_id) not between 1 and 1024
@@ -35,10 +35,10 @@ begin
         where timeout.task_id = acquire_timeout.task_id
           and case
                 when timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
-                then grabbed or lock.uncontended(timeout.task_id)
+                then lock.uncontended(timeout.task_id) or grabbed
               end;
         if found then
-            if clock_timestamp() - right_now > interval '10 milliseconds' then
+            if clock_timestamp() - right_now > interval '1 millisecond' then
                 right_now := clock_timestamp();
                 update lock.timeout
                 set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
@@ -60,18 +60,20 @@ begin
             end if;
             return false;
         end if;
-        perform
-        from lock.timeout
-        where timeout.task_id = acquire_timeout.task_id
-          and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
-        for no key update skip locked;
-        grabbed := found;
-        continue when grabbed;
+        if attempt > 0 then
+            perform
+            from lock.timeout
+            where timeout.task_id = acquire_timeout.task_id
+              and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
         insert into lock.timeout (task_id, timeout)
         values (acquire_timeout.task_id, length)
         on conflict do nothing;
         exit when found;
-        attempt := coalesce(attempt, 0) + 1;
+        attempt := attempt + 1;
         if attempt > 1 then
             perform lock.await_row('lock.timeout', 'task_id', acquire_timeout.task_id);
         end if;
