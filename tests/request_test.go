@@ -245,6 +245,53 @@ func TestRequestHeads(t *testing.T) {
 		w.takes("default", 2)
 		w.settles("complete", 1)
 	})
+	t.Run("a worker that captures an entity twice makes no producer wait", func(t *testing.T) {
+		t.Parallel()
+		for _, status := range []string{"complete", "new"} {
+			e := open(t, advisory)
+			a, b, w := e.session(t), e.session(t), newRequestWorker(t, e)
+			a.exec("select lock.enqueue('update', 'e')")
+			b.exec("begin")
+			b.exec("select lock.enqueue('update', 'e')")
+			w.takes("default", 1)
+			answers(w.session, int64(1), "select lock.settle_request($1, $2)", w.process, status)
+			b.exec("commit")
+			w.line = 0
+			if got := w.capture("default"); len(got) == 0 {
+				t.Fatal("nothing captured")
+			}
+			a.exec("set lock_timeout = '1ms'")
+			a.exec("select lock.enqueue('update', 'e')")
+			answers(w.session, true, "select lock.settle_request($1) > 0", w.process)
+			w.exec("commit")
+			w.line = 0
+			w.takes("default", 3)
+			w.settles("complete", 1)
+			answers(e.sessionAs(t, e.super), int64(0), outstanding)
+		}
+	})
+	t.Run("one transaction captures from two queues and settles them apart", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, w, v := e.session(t), newRequestWorker(t, e), newRequestWorker(t, e)
+		a.exec("select lock.enqueue('update', 'e', queue_id => q) from unnest(array['one', 'two', 'two']) q")
+		a.exec("select lock.enqueue('update', 'f', queue_id => 'two')")
+		w.takes("one", 1)
+		one := w.process
+		w.takes("two", 2, 3)
+		v.takes("two", 4)
+		v.exec("rollback")
+		answers(w.session, int64(2), "select lock.settle_request($1, 'error', 'why')", w.process)
+		w.exec("savepoint s")
+		w.takes("two", 4)
+		w.exec("rollback to savepoint s")
+		v.line = 0
+		v.takes("two", 4)
+		v.settles("complete", 1)
+		w.process = one
+		w.settles("complete", 1)
+		answers(e.sessionAs(t, e.super), "complete error error complete", "select string_agg(request_status::text, ' ' order by request_id) from lock.request")
+	})
 	// Two heads, of which the second commits after the first was captured.
 	twoHeads := func(t *testing.T, e *env) (first, second *requestWorker) {
 		a, b := e.session(t), e.session(t)
@@ -313,8 +360,118 @@ func TestRequestIsolation(t *testing.T) {
 	}
 }
 
+// TestRequestDelay: the whole entity waits for what was put back, whichever of its requests stands for it.
+func TestRequestDelay(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		play func(a, b *session, w *requestWorker) (later []int64)
+	}{
+		{"a create behind an update", func(a, b *session, w *requestWorker) []int64 {
+			a.exec("select lock.enqueue('update', 'e')")
+			a.exec("select lock.enqueue('create', 'e')")
+			w.takes("default", 2)
+			return []int64{2}
+		}},
+		{"a follower of a settled head", func(a, b *session, w *requestWorker) []int64 {
+			a.exec("select lock.enqueue('update', 'e')")
+			b.exec("begin")
+			b.exec("select lock.enqueue('update', 'e')")
+			w.takes("default", 1)
+			w.settles("complete", 1)
+			b.exec("commit")
+			w.line = 0
+			w.takes("default", 2)
+			return []int64{2}
+		}},
+		{"a head that is older and committed later", func(a, b *session, w *requestWorker) []int64 {
+			b.exec("begin")
+			b.exec("select lock.enqueue('update', 'e')")
+			a.exec("select lock.enqueue('update', 'e')")
+			w.takes("default", 2)
+			b.exec("commit")
+			return []int64{1, 2}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			eachEngine(t, func(t *testing.T, e *env) {
+				a, b, w := e.session(t), e.session(t), newRequestWorker(t, e)
+				later := c.play(a, b, w)
+				answers(w.session, int64(1), "select lock.settle_request($1, 'new', 'not now', '1 hour')", w.process)
+				w.exec("commit")
+				a.exec("select lock.enqueue('update', 'other')")
+				w.line = 0
+				w.takes("default", 3)
+				w.settles("complete", 1)
+				_, err := e.admin.Exec(ctx, "update lock.request set available_at = available_at - interval '1 hour'")
+				must(t, err)
+				w.line = 0
+				w.takes("default", later...)
+			})
+		})
+	}
+}
+
+// TestRequestOperators: what the owner of the schema may do to the table by hand.
+func TestRequestOperators(t *testing.T) {
+	t.Parallel()
+	t.Run("deleting a head hands its followers on", func(t *testing.T) {
+		t.Parallel()
+		eachEngine(t, func(t *testing.T, e *env) {
+			a, b, owner, w := e.session(t), e.session(t), e.sessionAs(t, e.owner), newRequestWorker(t, e)
+			a.exec("select lock.enqueue('update', 'e') from generate_series(1, 3)")
+			owner.exec("delete from lock.request where request_id = 1")
+			w.takes("default", 2, 3)
+			w.exec("rollback")
+			b.exec("begin")
+			b.exec("select lock.enqueue('update', 'e')")
+			p := owner.start("delete from lock.request where request_id <= 3").blocked()
+			b.exec("commit")
+			p.ends()
+			w.line = 0
+			w.takes("default", 4)
+			w.settles("complete", 1)
+			owner.exec("delete from lock.request")
+		})
+	})
+	t.Run("deleting an outstanding head needs a new snapshot", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, owner := e.session(t), e.sessionAs(t, e.owner)
+		a.exec("select lock.enqueue('update', 'e')")
+		owner.exec("begin isolation level repeatable read")
+		if got := owner.fails("55000", "delete from lock.request"); got.Hint == "" {
+			t.Error("no hint")
+		}
+	})
+	t.Run("a request is cancelled by settling it", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, owner, w := e.session(t), e.sessionAs(t, e.owner), newRequestWorker(t, e)
+		a.exec("select lock.enqueue('update', 'e') from generate_series(1, 3)")
+		const cancel = `update lock.request set request_status = 'error', settled_at = clock_timestamp(), message = 'cancelled'
+			where request_id = $1 and settled_at is null`
+		owner.exec(cancel, 1)
+		w.takes("default", 2, 3)
+		p := owner.start(cancel, 3).blocked()
+		w.settles("complete", 2)
+		p.ends()
+		answers(owner, "error complete complete", "select string_agg(request_status::text, ' ' order by request_id) from lock.request")
+		answers(owner, int64(0), "select count(*) from lock.request where head")
+	})
+}
+
 // requestBuffers is how many buffers one capture touches.
 func requestBuffers(s *session, after int64) int {
+	s.t.Helper()
+	s.exec("begin")
+	defer s.exec("rollback")
+	return buffersOf(s, fmt.Sprintf("select * from lock.capture_request(gen_random_uuid(), %d)", after))
+}
+
+// buffersOf is how many buffers a query touches, which must return something.
+func buffersOf(s *session, sql string) int {
 	s.t.Helper()
 	var plan []struct {
 		Plan struct {
@@ -323,14 +480,11 @@ func requestBuffers(s *session, after int64) int {
 			Rows int `json:"Actual Rows"`
 		}
 	}
-	s.exec("begin")
 	var text []byte
-	must(s.t, s.conn.QueryRow(ctx, "explain (analyze, buffers, format json) select * from lock.capture_request(gen_random_uuid(), $1)",
-		pgx.QueryExecModeSimpleProtocol, after).Scan(&text))
-	s.exec("rollback")
+	must(s.t, s.conn.QueryRow(ctx, "explain (analyze, buffers, format json) "+sql, pgx.QueryExecModeSimpleProtocol).Scan(&text))
 	must(s.t, json.Unmarshal(text, &plan))
 	if len(plan) != 1 || plan[0].Plan.Rows == 0 {
-		s.t.Fatalf("nothing captured: %s", text)
+		s.t.Fatalf("nothing found: %s", text)
 	}
 	return plan[0].Plan.Hit + plan[0].Plan.Read
 }
@@ -372,6 +526,33 @@ func TestRequestCost(t *testing.T) {
 				t.Errorf("%d buffers past 10,000 heads: the measure is broken", n)
 			}
 		})
+	})
+	t.Run("as many heads cost as much each", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, w, v := e.session(t), newRequestWorker(t, e), e.session(t)
+		const heads = 3000
+		a.exec("begin isolation level serializable")
+		a.exec("select lock.enqueue('update', 'busy') from generate_series(1, $1::integer)", heads)
+		a.exec("commit")
+		answers(e.sessionAs(t, e.super), int64(heads), "select count(*) from lock.request where head")
+		w.capture("default")
+		a.exec("select lock.enqueue('update', 'other')")
+		requestBuffers(v, 0)
+		if n := requestBuffers(v, 0); n > 5*heads+bound {
+			t.Errorf("%d buffers past %d heads", n, heads)
+		}
+	})
+	t.Run("the newest of many outstanding requests are found at once", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a := e.session(t)
+		a.exec("select lock.enqueue('update', 'busy') from generate_series(1, 10000)")
+		const newest = "select string_agg(request_id::text, ' ') from lock.request_history('busy', max => 3)"
+		answers(a, "10000 9999 9998", newest)
+		if n := buffersOf(a, newest); n > bound/3 {
+			t.Errorf("%d buffers for the newest 3 of 10,000", n)
+		}
 	})
 	t.Run("the line in the sand is not held up by an old snapshot", func(t *testing.T) {
 		t.Parallel()
@@ -436,8 +617,15 @@ func TestRequestRules(t *testing.T) {
 		a.exec("select lock.enqueue('update', 'e')")
 		a.exec("select lock.enqueue('update', 'e')")
 		a.exec("select lock.enqueue('create', 'e')")
-		a.fails("23505", "select lock.enqueue('create', 'e')")
+		if got := a.fails("23505", "select lock.enqueue('create', 'e')"); got.Hint == "" || got.ConstraintName != "request_one_create" {
+			t.Errorf("hint %q, constraint %q", got.Hint, got.ConstraintName)
+		}
 		a.exec("select lock.enqueue('create', 'e', queue_id => 'another')")
+		a.exec("begin")
+		a.exec("select lock.enqueue('create', 'f', queue_id => 'another')")
+		p := w.start("select lock.enqueue('create', 'f', queue_id => 'another')").blocked()
+		a.exec("commit")
+		wantCode(t, p.wait(), "23505", "a second create that waited")
 		w.takes("default", 3)
 		w.settles("error", 1)
 		w.line = 0

@@ -575,7 +575,10 @@ revoke all on function lock.add_request() from public;
 -- of its own, and what counted on this one is committed and seen by the statements below. It can be taken off the queue. The
 -- others stay, settled as they may be, so that the entity is found again for what those producers commit. This needs
 -- snapshots newer than the lock: elsewhere every head stays. A head must not be updated between the two locks: PostgreSQL
--- waits for a lock on a newer version of a row even where it is told to skip.
+-- waits for a lock on a newer version of a row even where it is told to skip. So once this transaction has settled a head
+-- that stays, it keeps all it captures (lock.heads_kept).
+--
+-- What was put back makes the whole entity wait: its heads say until when, and a head that came later does not overrule them.
 --
 -- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
 create or replace function lock.capture_request(
@@ -591,12 +594,13 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    newest   constant boolean := current_setting('transaction_isolation') = 'read committed';
+    newest   constant boolean := current_setting('transaction_isolation') = 'read committed'
+                                 and current_setting('lock.heads_kept', true) is distinct from 'true';
     line     bigint := capture_request.after;
     entity   text;
     first    bigint;
     others   bigint[];
-    ours     boolean;
+    passed   boolean;
     locked   bigint[];
     free     bigint[] := array[]::bigint[];
     created  record;
@@ -619,12 +623,14 @@ begin
           and candidate.head
           and candidate.request_id > line
           and (candidate.available_at is null or candidate.available_at <= clock_timestamp())
-          and not (
-            select coalesce(bool_or(older.request_id < candidate.request_id), false)
-            from lock.request as older
-            where older.queue_id = candidate.queue_id
-              and older.entity_id = candidate.entity_id
-              and older.head >= true
+          and candidate.request_id <= (
+            select oldest.request_id
+            from lock.request as oldest
+            where oldest.queue_id = candidate.queue_id
+              and oldest.entity_id = candidate.entity_id
+              and oldest.head >= true
+            order by oldest.head, oldest.request_id
+            limit 1
         )
         order by candidate.head, candidate.request_id
         limit 1
@@ -635,18 +641,18 @@ begin
         line := first;
 
         select array_agg(request.request_id) filter (where request.request_id <> first),
-               exists (
+               coalesce(bool_or(request.available_at > clock_timestamp()), false) or exists (
                 select
                 from lock.request_batch
                 where request_batch.queue_id = capture_request.queue_id
                   and request_batch.entity_id = entity
                )
-        into others, ours
+        into others, passed
         from lock.request
         where request.queue_id = capture_request.queue_id
           and request.entity_id = entity
           and request.head >= true;
-        continue when ours;
+        continue when passed;
         locked := array[first];
         if others is not null then
             select array_agg(other.request_id)
@@ -752,6 +758,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
 declare
     added  bigint;
 begin
@@ -764,9 +771,22 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = 'A create is worked on alone; updates that wait for one entity are worked on together.';
     end if;
+    if enqueue.request_type = 'update' then
+        insert into lock.request (request_type, entity_id, payload, queue_id)
+        values ('update', enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+        returning request.request_id into added;
+        return added;
+    end if;
     insert into lock.request (request_type, entity_id, payload, queue_id)
-    values (enqueue.request_type::lock.request_type, enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+    values ('create', enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+    on conflict (queue_id, entity_id) where request_type = 'create' do nothing
     returning request.request_id into added;
+    if not found then
+        raise exception 'entity % of queue % has a create already', enqueue.entity_id, enqueue.queue_id
+            using errcode = 'unique_violation',
+                  constraint = 'request_one_create',
+                  hint = 'An entity has one create, settled or not, until it is purged: enqueue an update, or see lock.request_history.';
+    end if;
     return added;
 end;
 $$;
@@ -776,9 +796,39 @@ comment on function lock.enqueue(text, text, jsonb, text) is
     'Adds a request, create or update, for an entity (1 to 1024 bytes) to a queue, and returns its id. It is part of the caller''s '
     'transaction: rolled back, it never was. Never waits for workers, and not for other producers, except a second create of one entity '
     'for the first''s transaction. Workers that idle are woken at commit. Errors: 22004 null, 22023 bad type or id, 23505 the entity '
-    'has a create already, settled or not. After the lock state machine of a spreadsheet service; see docs/request.md.';
+    'has a create already, settled or not (40001 under REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a spreadsheet service; see docs/request.md.';
 
 revoke all on function lock.enqueue(text, text, jsonb, text) from public;
+
+-- file: sql/functions/request/pass_on_head.sql
+-- +goose StatementBegin
+-- pass_on_head makes an entity's oldest outstanding request a head when one of its heads is deleted.
+--
+-- The delete has waited for everybody who counts on the head, and nobody can any more. To see what they committed takes a
+-- snapshot newer than that.
+create or replace function lock.pass_on_head()
+returns trigger
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'request % may stand for others, which this snapshot does not show', old.request_id
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Delete under READ COMMITTED, or what is settled alone: lock.purge_requests.';
+    end if;
+    perform lock.retire_heads(old.queue_id, old.entity_id, array[]::bigint[]);
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.pass_on_head() is
+    'Internal: the trigger that hands the followers of a deleted head on. Error: 55000 unless READ COMMITTED.';
+
+revoke all on function lock.pass_on_head() from public;
 
 -- file: sql/functions/request/purge_requests.sql
 -- +goose StatementBegin
@@ -876,7 +926,19 @@ begin
                 where request.queue_id = request_history.queue_id
                   and request.entity_id = request_history.entity_id
                   and request.settled_at is null
-                order by request.request_id desc
+                  and not request.head
+                order by request.head desc, request.request_id desc
+                limit request_history.max
+            )
+            union all
+            (
+                select *
+                from lock.request
+                where request.queue_id = request_history.queue_id
+                  and request.entity_id = request_history.entity_id
+                  and request.settled_at is null
+                  and request.head >= true
+                order by request.head desc, request.request_id desc
                 limit request_history.max
             )
         ) as newest
@@ -958,7 +1020,7 @@ revoke all on function lock.retire_heads(text, text, bigint[]) from public;
 -- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
 --
 -- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
--- free are heads no more; the others stay, settled as they are.
+-- free are heads no more; the others stay, settled as they are. A delay is for the whole entity, so all its heads get it.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -974,6 +1036,7 @@ set enable_seqscan = off
 as $$
 declare
     batch    record;
+    until    timestamptz;
     moved    bigint;
     settled  bigint := 0;
 begin
@@ -999,14 +1062,24 @@ begin
         where request_batch.process_id = settle_request.process_id
         returning request_batch.*
     loop
+        if cardinality(batch.free) < cardinality(batch.heads) then
+            perform set_config('lock.heads_kept', 'true', true);
+        end if;
         if settle_request.status = 'new' then
+            if settle_request.delay > interval '0' then
+                until := clock_timestamp() + settle_request.delay;
+                update lock.request
+                set available_at = until
+                where request.request_id = any (batch.heads)
+                  and request.request_status <> 'in-progress';
+            end if;
             update lock.request
             set request_status = 'new',
                 process_id = null,
                 started_at = null,
                 attempts = request.attempts + 1,
                 message = settle_request.message,
-                available_at = case when settle_request.delay > interval '0' then clock_timestamp() + settle_request.delay end,
+                available_at = until,
                 head = request.request_id = any (batch.heads)
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
@@ -1043,6 +1116,11 @@ create or replace trigger request_add
     for each row when (new.head is null)
     execute function lock.add_request();
 
+create or replace trigger request_pass_on
+    after delete on lock.request
+    for each row when (old.head)
+    execute function lock.pass_on_head();
+
 select lock.end_migration(7, 'up');
 
 -- +goose Down
@@ -1066,6 +1144,7 @@ begin
     end if;
     if to_regclass('lock.request') is not null then
         drop trigger if exists request_add on lock.request;
+        drop trigger if exists request_pass_on on lock.request;
     end if;
 end;
 $$;
@@ -1084,6 +1163,9 @@ drop function if exists lock.request_history(text, text, integer);
 
 -- gone: sql/functions/request/purge_requests.sql
 drop function if exists lock.purge_requests(interval, integer);
+
+-- gone: sql/functions/request/pass_on_head.sql
+drop function if exists lock.pass_on_head();
 
 -- gone: sql/functions/request/enqueue.sql
 drop function if exists lock.enqueue(text, text, jsonb, text);

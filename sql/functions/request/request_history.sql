@@ -42,7 +42,19 @@ begin
                 where request.queue_id = request_history.queue_id
                   and request.entity_id = request_history.entity_id
                   and request.settled_at is null
-                order by request.request_id desc
+                  and not request.head
+                order by request.head desc, request.request_id desc
+                limit request_history.max
+            )
+            union all
+            (
+                select *
+                from lock.request
+                where request.queue_id = request_history.queue_id
+                  and request.entity_id = request_history.entity_id
+                  and request.settled_at is null
+                  and request.head >= true
+                order by request.head desc, request.request_id desc
                 limit request_history.max
             )
         ) as newest

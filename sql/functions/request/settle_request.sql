@@ -1,7 +1,7 @@
 -- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
 --
 -- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
--- free are heads no more; the others stay, settled as they are.
+-- free are heads no more; the others stay, settled as they are. A delay is for the whole entity, so all its heads get it.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -17,6 +17,7 @@ set enable_seqscan = off
 as $$
 declare
     batch    record;
+    until    timestamptz;
     moved    bigint;
     settled  bigint := 0;
 begin
@@ -42,14 +43,24 @@ begin
         where request_batch.process_id = settle_request.process_id
         returning request_batch.*
     loop
+        if cardinality(batch.free) < cardinality(batch.heads) then
+            perform set_config('lock.heads_kept', 'true', true);
+        end if;
         if settle_request.status = 'new' then
+            if settle_request.delay > interval '0' then
+                until := clock_timestamp() + settle_request.delay;
+                update lock.request
+                set available_at = until
+                where request.request_id = any (batch.heads)
+                  and request.request_status <> 'in-progress';
+            end if;
             update lock.request
             set request_status = 'new',
                 process_id = null,
                 started_at = null,
                 attempts = request.attempts + 1,
                 message = settle_request.message,
-                available_at = case when settle_request.delay > interval '0' then clock_timestamp() + settle_request.delay end,
+                available_at = until,
                 head = request.request_id = any (batch.heads)
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
