@@ -17,6 +17,7 @@ set enable_seqscan = off
 as $$
 declare
     batch    record;
+    kept     boolean;
     until    timestamptz;
     moved    bigint;
     settled  bigint := 0;
@@ -43,7 +44,8 @@ begin
         where request_batch.process_id = settle_request.process_id
         returning request_batch.*
     loop
-        if cardinality(batch.free) < cardinality(batch.heads) then
+        kept := cardinality(batch.free) < cardinality(batch.heads);
+        if kept then
             perform set_config('lock.heads_kept', 'true', true);
         end if;
         if settle_request.status = 'new' then
@@ -61,7 +63,7 @@ begin
                 attempts = request.attempts + 1,
                 message = settle_request.message,
                 available_at = until,
-                head = request.request_id = any (batch.heads)
+                head = request.request_id in (select unnest(batch.heads))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
         else
@@ -70,7 +72,7 @@ begin
                 settled_at = clock_timestamp(),
                 attempts = request.attempts + 1,
                 message = settle_request.message,
-                head = request.request_id = any (batch.heads) and request.request_id <> all (batch.free)
+                head = kept and request.request_id in (select unnest(batch.heads) except select unnest(batch.free))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
             perform lock.retire_heads(batch.queue_id, batch.entity_id, batch.free);
