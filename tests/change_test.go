@@ -158,6 +158,45 @@ func TestChangeNames(t *testing.T) {
 	}
 }
 
+// One value is one entity, whatever the writer's session is set to.
+func TestChangeSettings(t *testing.T) {
+	t.Parallel()
+	eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
+		s.exec("create table reading (at timestamptz, took interval, hash bytea, mass float8, region text) " + partition)
+		if partition != "" {
+			s.exec("create table reading_all partition of reading default")
+		}
+		for n, column := range []string{"at", "took", "hash", "mass"} {
+			s.exec("select lock.track_changes('reading', $1::name, $1::text)", column)
+			for _, settings := range []string{
+				"set timezone = 'UTC'; set intervalstyle = 'postgres'; set bytea_output = 'hex'; set extra_float_digits = 1",
+				"set timezone = 'Europe/Berlin'; set intervalstyle = 'iso_8601'; set bytea_output = 'escape'; set extra_float_digits = -3",
+			} {
+				s.exec(settings)
+				s.exec("insert into reading values ('2024-06-01 12:00+00', '1 day 02:00', '\\x00ff', 0.1::float8 + 0.2)")
+				s.exec("delete from reading")
+			}
+			s.exec("reset all")
+			answers(s, int64(1), "select count(distinct entity_id) from lock.request where queue_id = $1", column)
+			answers(s, int64(4*(n+1)), "select count(*) from lock.request")
+		}
+	})
+}
+
+func TestChangeRenamed(t *testing.T) {
+	t.Parallel()
+	eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
+		s.exec("select lock.track_changes('orders', 'id')")
+		s.exec("alter table orders rename to purchase")
+		s.exec("insert into purchase values (1, 'eu', 1)")
+		s.exec("truncate purchase")
+		answers(s, "1 public.purchase|public.purchase public.purchase", `select string_agg(distinct entity_id || ' ' || (payload ->> 'table'), '|')
+			from lock.request where payload ->> 'table' not like '%orders\_%'`)
+		answers(s, int64(0), "select count(*) from lock.request where entity_id like '%orders%'")
+		s.exec("select lock.untrack_changes('purchase')")
+	})
+}
+
 func TestChangeRights(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)

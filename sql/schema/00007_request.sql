@@ -246,7 +246,8 @@ declare
 begin
     if tg_op = 'TRUNCATE' then
         insert into lock.request (queue_id, entity_id, request_type, payload)
-        values (tg_argv[1], tg_argv[2], 'update', jsonb_build_object('table', changed, 'operation', tg_op, 'old', null, 'new', null));
+        values (tg_argv[1], coalesce(pg_partition_root(tg_relid), tg_relid)::regclass::text, 'update',
+            jsonb_build_object('table', changed, 'operation', tg_op, 'old', null, 'new', null));
         return null;
     end if;
 
@@ -406,7 +407,7 @@ begin
     end if;
 
     perform lock.untrack_changes(track_changes.target);
-    arguments := format('(%L, %L, %L)', track_changes.entity_column, track_changes.queue_id, track_changes.target);
+    arguments := format('(%L, %L)', track_changes.entity_column, track_changes.queue_id);
     if place.relkind = 'p' or lock.engine() = 'row' then
         execute format('create trigger lock_change after insert or update or delete on %s for each row execute function lock.record_change%s',
             track_changes.target, arguments);
@@ -1036,6 +1037,7 @@ set enable_seqscan = off
 as $$
 declare
     batch    record;
+    kept     boolean;
     until    timestamptz;
     moved    bigint;
     settled  bigint := 0;
@@ -1062,7 +1064,8 @@ begin
         where request_batch.process_id = settle_request.process_id
         returning request_batch.*
     loop
-        if cardinality(batch.free) < cardinality(batch.heads) then
+        kept := cardinality(batch.free) < cardinality(batch.heads);
+        if kept then
             perform set_config('lock.heads_kept', 'true', true);
         end if;
         if settle_request.status = 'new' then
@@ -1080,7 +1083,7 @@ begin
                 attempts = request.attempts + 1,
                 message = settle_request.message,
                 available_at = until,
-                head = request.request_id = any (batch.heads)
+                head = request.request_id in (select unnest(batch.heads))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
         else
@@ -1089,7 +1092,7 @@ begin
                 settled_at = clock_timestamp(),
                 attempts = request.attempts + 1,
                 message = settle_request.message,
-                head = request.request_id = any (batch.heads) and request.request_id <> all (batch.free)
+                head = kept and request.request_id in (select unnest(batch.heads) except select unnest(batch.free))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
             perform lock.retire_heads(batch.queue_id, batch.entity_id, batch.free);

@@ -58,7 +58,7 @@ begin
     end if;
 
     perform lock.untrack_changes(track_changes.target);
-    arguments := format('(%L, %L, %L)', track_changes.entity_column, track_changes.queue_id, track_changes.target);
+    arguments := format('(%L, %L)', track_changes.entity_column, track_changes.queue_id);
     if place.relkind = 'p' or lock.engine() = 'row' then
         execute format('create trigger lock_change after insert or update or delete on %s for each row execute function lock.record_change%s',
             track_changes.target, arguments);
