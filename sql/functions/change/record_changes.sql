@@ -12,6 +12,10 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set intervalstyle = 'postgres'
+set bytea_output = 'hex'
+set extra_float_digits = 1
 set enable_nestloop = off
 set enable_mergejoin = off
 set jit = off
