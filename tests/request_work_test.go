@@ -272,7 +272,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	must(t, err)
 	s := e.session(t)
 	for _, entity := range []string{"good", "bad", "panic", "lost", "deferred", "sql", "nul", "twice", "hopeless",
-		"rollback", "commit", "role", "savepoint", "undone", "conflict"} {
+		"rollback", "commit", "role", "savepoint", "undone", "conflict", "joined"} {
 		s.exec("select lock.enqueue('update', $1)", entity)
 	}
 	s.exec("begin")
@@ -339,6 +339,13 @@ func TestRequestWorkOutcomes(t *testing.T) {
 					_, err := tx.Exec(ctx, "do $$ begin raise sqlstate '40001'; end $$")
 					return err
 				}
+			case "joined": // Who joins a batch shares its last try.
+				if len(batch) == 1 {
+					if _, err := e.pool.Exec(ctx, "select lock.enqueue('update', 'joined')"); err != nil {
+						return err
+					}
+				}
+				return locks.Retry(fmt.Errorf("%d of them", len(batch)), time.Millisecond)
 			case "among": // One of three cannot be done, and they are one piece of work.
 				if len(batch) != 3 {
 					return fmt.Errorf("a batch of %d", len(batch))
@@ -370,7 +377,9 @@ func TestRequestWorkOutcomes(t *testing.T) {
 		"role error 1 ERROR: permission denied for function settle_request (SQLSTATE 42501)",
 		`savepoint error 1 ERROR: savepoint "sp_1" does not exist (SQLSTATE 3B001)`,
 		"undone complete 1 -", "conflict complete 1 -",
-		"among error 1 request 1 is poison", "among error 1 request 1 is poison", "among error 1 request 1 is poison"}, "\n")
+		"joined error 4 retry in 1ms: 2 of them",
+		"among error 1 request 1 is poison", "among error 1 request 1 is poison", "among error 1 request 1 is poison",
+		"joined error 3 retry in 1ms: 2 of them"}, "\n")
 	got := requestRows(super, "select entity_id, request_status::text, attempts, coalesce(case when request_status = 'error' then message end, '-') from lock.request order by request_id")
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

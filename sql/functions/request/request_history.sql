@@ -10,6 +10,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 begin
     perform lock.check_id(request_history.entity_id, 'entity_id');
