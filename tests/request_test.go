@@ -123,15 +123,18 @@ func TestRequestWalkThrough(t *testing.T) {
 	})
 }
 
-// requestPatch replaces a piece of a function's text, so that a checker can be seen to fail.
-func requestPatch(t *testing.T, e *env, function, old, new string) {
+// requestPatch replaces pieces of a function's text, given as pairs, so that a checker can be seen to fail.
+func requestPatch(t *testing.T, e *env, function string, pieces ...string) {
 	t.Helper()
 	var text string
 	must(t, e.admin.QueryRow(ctx, "select pg_get_functiondef($1::text::regproc)", function).Scan(&text))
-	if !strings.Contains(text, old) {
-		t.Fatalf("%s does not contain %q", function, old)
+	for i := 0; i < len(pieces); i += 2 {
+		if !strings.Contains(text, pieces[i]) {
+			t.Fatalf("%s does not contain %q", function, pieces[i])
+		}
+		text = strings.ReplaceAll(text, pieces[i], pieces[i+1])
 	}
-	_, err := e.admin.Exec(ctx, strings.ReplaceAll(text, old, new))
+	_, err := e.admin.Exec(ctx, text)
 	must(t, err)
 }
 
@@ -377,7 +380,6 @@ func requestOldSnapshot(t *testing.T, e *env, level string) error {
 	v.exec("begin isolation level " + level)
 	v.exec("select from lock.request_history('e')")
 	w.takes("default", 1)
-	v.takes("default")
 	w.settles("complete", 1)
 	_, err := v.conn.Exec(ctx, "select lock.capture_request(gen_random_uuid())")
 	v.exec("rollback")
@@ -391,14 +393,12 @@ func TestRequestIsolation(t *testing.T) {
 			t.Parallel()
 			e := open(t, advisory)
 			// It believes its snapshot: no row is locked, none is changed.
-			requestPatch(t, e, "lock.capture_request", "for no key update of candidate skip locked", "")
-			requestPatch(t, e, "lock.capture_request", `update lock.request
+			requestPatch(t, e, "lock.capture_request", "for no key update of candidate skip locked", "", `update lock.request
                 set request_status = 'in-progress',
                     process_id = capture_request.process_id,
                     started_at = clock_timestamp(),
                     head = false
-                where`, "select request.request_id from lock.request where")
-			requestPatch(t, e, "lock.capture_request", "returning request.request_id\n            )", ")")
+                where request.queue_id`, "select request.request_id from lock.request where request.queue_id", "returning request.request_id\n            )", ")")
 			if err := requestOldSnapshot(t, e, level); err != nil {
 				t.Errorf("not granted twice: %v", err)
 			}
@@ -407,16 +407,23 @@ func TestRequestIsolation(t *testing.T) {
 			t.Parallel()
 			e := open(t, advisory)
 			wantCode(t, requestOldSnapshot(t, e, level), "40001", "capture of what another has settled")
-			a, v := e.session(t), newRequestWorker(t, e)
+			a, w, v := e.session(t), newRequestWorker(t, e), newRequestWorker(t, e)
+			a.exec("select lock.enqueue('update', 'f')")
+			v.exec("begin isolation level " + level)
+			v.exec("select from lock.request_history('f')")
+			w.takes("default", 2)
+			v.takes("default") // skipped, while somebody works on it
+			w.settles("complete", 1)
+			v.exec("rollback")
 
 			// What commits behind the snapshot's back is not lost.
 			a.exec("select lock.enqueue('update', 'e')")
 			v.exec("begin isolation level " + level)
-			v.takes("default", 2)
+			v.takes("default", 3)
 			a.exec("select lock.enqueue('update', 'e')")
 			v.settles("complete", 1)
 			v.line = 0
-			v.takes("default", 3)
+			v.takes("default", 4)
 			v.settles("complete", 1)
 		})
 	}
