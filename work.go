@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/db"
@@ -254,9 +255,10 @@ func (w *requestWorker) exhausted(batch []db.Request) bool {
 }
 
 // newProcess makes a random UUID (version 4).
-func newProcess() (id [16]byte) {
-	rand.Read(id[:])
-	id[6] = id[6]&0x0f | 0x40
-	id[8] = id[8]&0x3f | 0x80
+func newProcess() pgtype.UUID {
+	id := pgtype.UUID{Valid: true}
+	rand.Read(id.Bytes[:])
+	id.Bytes[6] = id.Bytes[6]&0x0f | 0x40
+	id.Bytes[8] = id.Bytes[8]&0x3f | 0x80
 	return id
 }

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -510,6 +511,27 @@ func TestRequestWorkLife(t *testing.T) {
 		_, err = e.admin.Exec(ctx, "revoke execute on function lock.capture_request(uuid, bigint, text) from locks_app")
 		must(t, err)
 		work(requestHandle, func(func()) {}) // They end by themselves.
+	})
+	t.Run("works without prepared statements, as behind a pooler", func(t *testing.T) {
+		t.Parallel()
+		for _, mode := range []string{"exec", "simple_protocol", "cache_describe"} {
+			e := open(t, advisory)
+			_, err := e.admin.Exec(ctx, requestLog)
+			must(t, err)
+			pool := openPool(t, e.url+"&default_query_exec_mode="+mode, 4)
+			startRequestWork(t, pool, 1, locks.WorkPoll(time.Second), locks.WorkOnError(func(err error) { t.Errorf("%s: %v", mode, err) }))
+			q := db.New(pool)
+			_, err = q.Enqueue(ctx, db.EnqueueParams{RequestType: "create", EntityID: "e", QueueID: "default", Payload: json.RawMessage(`{"a": 1}`)})
+			must(t, err)
+			if verdict := requestVerdict(t, e.admin); verdict != "" {
+				t.Errorf("%s: %s", mode, verdict)
+			}
+			history, err := q.RequestHistory(ctx, db.RequestHistoryParams{EntityID: "e", QueueID: "default", Max: 10})
+			must(t, err)
+			if len(history) != 1 || string(history[0].Payload) != `{"a": 1}` || history[0].SettledAt == nil {
+				t.Errorf("%s: %+v", mode, history)
+			}
+		}
 	})
 	t.Run("ends at once though others use up the pool", func(t *testing.T) {
 		t.Parallel()
