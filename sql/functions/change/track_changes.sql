@@ -88,6 +88,7 @@ comment on function lock.track_changes(regclass, name, text) is
     'and a change whose entity is null, empty or longer than 1024 bytes, under the table''s own name. Called again it replaces column and '
     'queue. Those who write to the table need no right on schema lock. Run it as the table''s owner, who needs execute on lock.record_change() and '
     'lock.record_changes(); takes a lock on the table that waits for its writers and stops them until the transaction ends. '
-    'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed.';
+    'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed, 42710 another '
+    'session has just tracked it: call again.';
 
 revoke all on function lock.track_changes(regclass, name, text) from public;
