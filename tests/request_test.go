@@ -555,9 +555,9 @@ func buffersOf(s *session, sql string) int {
 	s.t.Helper()
 	var plan []struct {
 		Plan struct {
-			Hit  int `json:"Shared Hit Blocks"`
-			Read int `json:"Shared Read Blocks"`
-			Rows int `json:"Actual Rows"`
+			Hit  int     `json:"Shared Hit Blocks"`
+			Read int     `json:"Shared Read Blocks"`
+			Rows float64 `json:"Actual Rows"`
 		}
 	}
 	var text []byte
