@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,7 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/db"
@@ -37,7 +38,7 @@ func WorkOnError(tell func(error)) WorkOption {
 }
 
 // Retry makes a handler's error a request to put the batch back, to be tried again after delay (at least a millisecond) by
-// any worker. After as many attempts as WorkAttempts allows it is settled as error. errors.Is and errors.As reach err.
+// any worker. When one of its requests has been tried as often as WorkAttempts allows, it is settled as error. errors.Is and errors.As reach err.
 func Retry(err error, delay time.Duration) error {
 	return &retryError{err: err, delay: max(delay, time.Millisecond)}
 }
@@ -58,8 +59,11 @@ func (e *retryError) Unwrap() error { return e.err }
 // oldest first. Nobody else has the entity until the transaction ends, and the batch is settled in the same transaction:
 //
 //   - nil: complete, committed together with what handle did in tx.
-//   - an error, or a commit that a deferred constraint refuses: what handle did in tx is undone, and the batch is settled as error with the error's text as its message.
-//   - Retry(err, delay): undone, and put back. The requests' Attempts say how often that happened.
+//   - an error: what handle did in tx is undone, and the batch, all of it, is settled as error with the error's text as its message. So it
+//     is when handle leaves tx in a state that cannot be settled or committed: a deferred constraint, a role without rights, a commit
+//     or rollback of its own.
+//   - Retry(err, delay): undone, and put back, unless one of the batch has had its last try: then it is an error. The requests'
+//     Attempts say how often they were tried before.
 //   - a panic: as an error.
 //   - a lost connection, or an error that is Retryable: everything is undone, nothing is counted, and the batch is as new. It
 //     is found again at once. A context that ends during a query of handle closes the connection, too; prefer
@@ -69,7 +73,7 @@ func (e *retryError) Unwrap() error { return e.err }
 // nothing asks no more questions until it is notified, the next retry of its own is due, or WorkPoll has passed; it survives
 // the loss of its connections. Errors that would not go away by themselves, such as missing rights (42501), end it.
 func Work(ctx context.Context, pool *pgxpool.Pool, queueID string, handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, opts ...WorkOption) error {
-	w := &requestWorker{pool: pool, queueID: queueID, handle: handle, attempts: 10, refused: map[int64]error{}}
+	w := &requestWorker{pool: pool, queueID: queueID, handle: handle, attempts: 10}
 	for _, opt := range opts {
 		opt(w)
 	}
@@ -90,7 +94,8 @@ type requestWorker struct {
 	worked bool        // something was settled in this turn, so that others may have had to skip what is free now
 	due    []time.Time // when batches come up again that were put back here
 
-	refused map[int64]error // by the last request of a batch: why its commit failed
+	refused     error // why the last transaction of a batch could not be committed
+	refusedLast int64 // the last request of that batch; 0: there is none
 }
 
 // look takes one batch. When there is none after the line, it starts again from the beginning, unless this turn settled nothing.
@@ -149,14 +154,12 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	}
 	w.line = batch[0].RequestID
 
-	outcome := w.refused[batch[len(batch)-1].RequestID]
-	if outcome == nil {
+	last := batch[len(batch)-1].RequestID
+	outcome, handled := w.refused, w.refusedLast != last
+	if handled {
 		outcome, err = w.run(finish, tx, batch)
-		if err != nil {
-			return false, err
-		}
 	}
-	delete(w.refused, batch[len(batch)-1].RequestID)
+	w.refused, w.refusedLast = nil, 0
 	settle := db.SettleRequestParams{ProcessID: process, Status: "complete"}
 	if outcome != nil {
 		settle.Status = "error"
@@ -167,13 +170,16 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	if errors.As(outcome, &retry) && !w.exhausted(batch) {
 		settle.Status, settle.Delay = "new", retry.delay
 	}
-	if _, err := q.SettleRequest(finish, settle); err != nil {
-		return false, err
+	if err == nil {
+		_, err = q.SettleRequest(finish, settle)
 	}
-	if err := tx.Commit(finish); err != nil {
-		// A deferred constraint of the handler's tables: the same batch is settled as error in the next transaction.
-		if code := new(pgconn.PgError); errors.As(err, &code) && !wake.Transient(err) && outcome == nil {
-			w.refused[batch[len(batch)-1].RequestID] = err
+	if err == nil {
+		err = tx.Commit(finish)
+	}
+	if err != nil {
+		// The handler's doing, such as a deferred constraint of its tables: the same batch is settled as error in the next transaction.
+		if handled && (errors.Is(err, errEnded) || !wake.Transient(err)) {
+			w.refused, w.refusedLast = cmp.Or(outcome, err), last
 			w.line = batch[0].RequestID - 1
 			return true, nil
 		}
@@ -190,7 +196,10 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	return true, nil
 }
 
-// run calls the handler in a savepoint. Its outcome is what to settle; err means that nothing can be settled.
+// errEnded is for a handler that runs commit or rollback as SQL.
+var errEnded = errors.New("the handler ended the transaction itself")
+
+// run calls the handler in a savepoint. Its outcome is what to settle; err means that nothing can be settled in tx.
 func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) (outcome, err error) {
 	inner, err := tx.Begin(ctx)
 	if err != nil {
@@ -199,24 +208,32 @@ func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) 
 	outcome = w.call(ctx, inner, batch)
 	if tx.Conn().IsClosed() {
 		return nil, fmt.Errorf("connection lost while handling request %d: %v", batch[0].RequestID, outcome)
+	} else if outcome != nil && Retryable(outcome) {
+		return nil, outcome
 	}
-	aborted := func() bool { return tx.Conn().PgConn().TxStatus() == 'E' }
-	if outcome == nil && aborted() {
-		outcome = errors.New("a statement failed, and the handler did not return its error")
+	switch tx.Conn().PgConn().TxStatus() {
+	case 'I':
+		if outcome != nil {
+			outcome = fmt.Errorf("%w: %w", errEnded, outcome)
+		}
+		return outcome, errEnded
+	case 'E':
+		if outcome == nil {
+			outcome = errors.New("a statement failed, and the handler did not return its error")
+		}
 	}
 	if outcome == nil {
 		err = inner.Commit(ctx)
-	} else if Retryable(outcome) {
-		return nil, outcome
 	} else {
 		err = inner.Rollback(ctx)
 	}
-	if err != nil && !errors.Is(err, pgx.ErrTxClosed) {
-		return nil, err
-	} else if aborted() {
-		return nil, fmt.Errorf("the handler of request %d ended its transaction itself, and then failed: %v", batch[0].RequestID, outcome)
+	if errors.Is(err, pgx.ErrTxClosed) { // by the handler, in the way that pgx has for it
+		err = nil
 	}
-	return outcome, nil
+	if err == nil && tx.Conn().PgConn().TxStatus() == 'E' {
+		err = errEnded
+	}
+	return outcome, err
 }
 
 func (w *requestWorker) call(ctx context.Context, tx pgx.Tx, batch []db.Request) (err error) {
@@ -238,9 +255,10 @@ func (w *requestWorker) exhausted(batch []db.Request) bool {
 }
 
 // newProcess makes a random UUID (version 4).
-func newProcess() (id [16]byte) {
-	rand.Read(id[:])
-	id[6] = id[6]&0x0f | 0x40
-	id[8] = id[8]&0x3f | 0x80
+func newProcess() pgtype.UUID {
+	id := pgtype.UUID{Valid: true}
+	rand.Read(id.Bytes[:])
+	id.Bytes[6] = id.Bytes[6]&0x0f | 0x40
+	id.Bytes[8] = id.Bytes[8]&0x3f | 0x80
 	return id
 }

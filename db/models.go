@@ -228,7 +228,7 @@ type Request struct {
 	RequestStatus string
 	Payload       json.RawMessage
 	// Who captured it last: the process_id of lock.capture_request.
-	ProcessID *[16]byte
+	ProcessID pgtype.UUID
 	// What lock.settle_request was given: why it is in error, or was put back.
 	Message *string
 	// How often it was settled or put back; a worker's rollback or death does not count.
@@ -247,7 +247,7 @@ type Request struct {
 type RequestBatch struct {
 	QueueID    string
 	EntityID   string
-	ProcessID  [16]byte
+	ProcessID  pgtype.UUID
 	RequestIds []int64
 	// The entity's heads that the worker has locked.
 	Heads []int64
@@ -257,7 +257,7 @@ type RequestBatch struct {
 
 // Internal: always empty. A line of lock.request_batch refers to it at commit, and so cannot be committed.
 type SettledProcess struct {
-	ProcessID [16]byte
+	ProcessID pgtype.UUID
 }
 
 // Named tasks that lock.capture hands out. Ids are unique within their queue.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"time"
 )
 
@@ -17,7 +18,7 @@ select request_id, queue_id, entity_id, request_type, request_status, payload, p
 `
 
 type CaptureRequestParams struct {
-	ProcessID [16]byte
+	ProcessID pgtype.UUID
 	After     int64
 	QueueID   string
 }
@@ -153,7 +154,7 @@ select lock.settle_request(process_id => $1::uuid, status => $2::text, message =
 `
 
 type SettleRequestParams struct {
-	ProcessID [16]byte
+	ProcessID pgtype.UUID
 	Status    string
 	Message   *string
 	Delay     time.Duration

@@ -1,12 +1,19 @@
 package tests
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
 )
 
 // changes lists what is recorded and not settled: entity, operation, old and new value of a column.
@@ -156,6 +163,157 @@ func TestChangeNames(t *testing.T) {
 			answers(s, int64(1), "select count(*) from lock.request where entity_id = repeat('y', 1024)")
 		})
 	}
+}
+
+// changeFire lets writers change a table, roll back and die, while workers see the changes, and says in what the two differ. With leak
+// the writers' rolled back changes are recorded all the same.
+func changeFire(t *testing.T, e *env, s *session, partition string, leak bool) string {
+	t.Helper()
+	s.exec("create table account (id bigint, region text, version bigint not null default 1, primary key (id, region)) " + partition)
+	if partition != "" {
+		s.exec("create table account_all partition of account default")
+	}
+	s.exec("create table seen (step bigint generated always as identity, id bigint, version bigint)")
+	s.exec("grant select, insert, update on account, seen to locks_app")
+	s.exec("select lock.track_changes('account', 'id', 'default')")
+	inner, stop := context.WithCancel(ctx)
+	var workers, writers sync.WaitGroup
+	defer workers.Wait()
+	defer stop()
+	for range 2 {
+		workers.Go(func() {
+			locks.Work(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+				for _, request := range batch {
+					if _, err := tx.Exec(ctx, "insert into seen (id, version) select (row ->> 'id')::bigint, (row ->> 'version')::bigint from (select $1::jsonb -> 'new') as body (row)", request.Payload); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, locks.WorkPoll(time.Second))
+		})
+	}
+	rolledBack := errors.New("rolled back")
+	change := func(tx pgx.Tx) error {
+		first := rand.N(20)
+		_, err := tx.Exec(ctx, `insert into account (id, region) select n, 'eu' from generate_series($1::bigint, $2) as n
+			on conflict (id, region) do update set version = account.version + 1`, first, first+rand.N(3))
+		return err
+	}
+	for range 4 {
+		writers.Go(func() {
+			for range 50 {
+				err := pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {
+					if rand.N(3) == 0 { // a savepoint's rollback
+						err := pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error { return errors.Join(change(inner), rolledBack) })
+						if !errors.Is(err, rolledBack) || code(err) != "" {
+							return err
+						}
+					}
+					if err := change(tx); err != nil {
+						return err
+					}
+					switch rand.N(6) {
+					case 0:
+						return rolledBack
+					case 1:
+						tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
+					}
+					return nil
+				})
+				if errors.Is(err, rolledBack) && leak {
+					_, err := e.admin.Exec(ctx, "insert into lock.request (request_type, entity_id, payload) values ('update', '1', '{\"new\": {\"id\": 1, \"version\": 1}}')")
+					if err != nil {
+						t.Error(err)
+					}
+				} else if err != nil && !errors.Is(err, rolledBack) && code(err) != "40P01" && code(err) != "57P01" && !strings.Contains(err.Error(), "closed") {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	eventually(t, "everything is settled", func() bool {
+		return get[int64](s, "select count(*) from lock.request where settled_at is null") == 0
+	})
+	return get[string](s, `with happened as (select id, generate_series(1, version) as version from account),
+		counted as (select id, version, count(happened.id) as happened, (select count(*) from seen where seen.id = happened.id and seen.version = happened.version) as seen
+			from happened group by id, version)
+		select concat_ws(', ',
+			(select 'nothing happened' where (select count(*) from happened) < 50),
+			(select 'committed, not seen' from counted where seen = 0 limit 1),
+			(select 'seen twice' from counted where seen > 1 limit 1),
+			(select 'seen, not committed' from seen where not exists (select from happened where happened.id = seen.id and happened.version = seen.version) limit 1),
+			(select 'out of order' from (select version - lag(version) over (partition by id order by step) as ahead from seen) as pair where ahead < 1 limit 1),
+			(select 'in error: ' || message from lock.request where request_status <> 'complete' limit 1))`)
+}
+
+func TestChangeUnderFire(t *testing.T) {
+	t.Parallel()
+	eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
+		if verdict := changeFire(t, e, s, partition, false); verdict != "" {
+			t.Error(verdict)
+		}
+	})
+}
+
+func TestChangeCheckers(t *testing.T) {
+	t.Parallel()
+	t.Run("catch changes that are lost", func(t *testing.T) {
+		t.Parallel()
+		eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
+			requestPatch(t, e, "lock.record_change", "payload := ", "if random() < 0.1 then return null; end if; payload := ")
+			requestPatch(t, e, "lock.record_changes", "perform lock.check_tracked", "if random() < 0.1 then return null; end if; perform lock.check_tracked")
+			if verdict := changeFire(t, e, s, partition, false); !strings.HasPrefix(verdict, "committed, not seen") {
+				t.Errorf("verdict: %q", verdict)
+			}
+		})
+	})
+	t.Run("catch changes that were rolled back", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		if verdict := changeFire(t, e, e.sessionAs(t, e.super), "", true); !strings.HasPrefix(verdict, "seen twice") {
+			t.Errorf("verdict: %q", verdict)
+		}
+	})
+}
+
+// One value is one entity, whatever the writer's session is set to.
+func TestChangeSettings(t *testing.T) {
+	t.Parallel()
+	eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
+		s.exec("create table reading (at timestamptz, took interval, hash bytea, mass float8, region text) " + partition)
+		if partition != "" {
+			s.exec("create table reading_all partition of reading default")
+		}
+		for n, column := range []string{"at", "took", "hash", "mass"} {
+			s.exec("select lock.track_changes('reading', $1::name, $1::text)", column)
+			for _, settings := range []string{
+				"set timezone = 'UTC'; set intervalstyle = 'postgres'; set bytea_output = 'hex'; set extra_float_digits = 1",
+				"set timezone = 'Europe/Berlin'; set intervalstyle = 'iso_8601'; set bytea_output = 'escape'; set extra_float_digits = -3",
+			} {
+				s.exec(settings)
+				s.exec("insert into reading values ('2024-06-01 12:00+00', '1 day 02:00', '\\x00ff', 0.1::float8 + 0.2)")
+				s.exec("delete from reading")
+			}
+			s.exec("reset all")
+			answers(s, int64(1), "select count(distinct entity_id) from lock.request where queue_id = $1", column)
+			answers(s, int64(4*(n+1)), "select count(*) from lock.request")
+		}
+	})
+}
+
+func TestChangeRenamed(t *testing.T) {
+	t.Parallel()
+	eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
+		s.exec("select lock.track_changes('orders', 'id')")
+		s.exec("alter table orders rename to purchase")
+		s.exec("insert into purchase values (1, 'eu', 1)")
+		s.exec("truncate purchase")
+		answers(s, "1 public.purchase|public.purchase public.purchase", `select string_agg(distinct entity_id || ' ' || (payload ->> 'table'), '|')
+			from lock.request where payload ->> 'table' not like '%orders\_%'`)
+		answers(s, int64(0), "select count(*) from lock.request where entity_id like '%orders%'")
+		s.exec("select lock.untrack_changes('purchase')")
+	})
 }
 
 func TestChangeRights(t *testing.T) {

@@ -2,11 +2,13 @@ package tests
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -258,6 +260,9 @@ func TestRequestWorkServerCrash(t *testing.T) {
 	}
 }
 
+// requestRole is a role with no rights, of one test.
+func requestRole(e *env) string { return "request_" + e.pool.Config().ConnConfig.Database }
+
 func TestRequestWorkOutcomes(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
@@ -267,12 +272,25 @@ func TestRequestWorkOutcomes(t *testing.T) {
 		grant insert, select on effect, child to locks_app`)
 	must(t, err)
 	s := e.session(t)
-	for _, entity := range []string{"good", "bad", "panic", "lost", "deferred", "sql", "nul", "twice", "hopeless"} {
+	for _, entity := range []string{"good", "bad", "panic", "lost", "deferred", "sql", "nul", "twice", "hopeless",
+		"rollback", "commit", "role", "savepoint", "undone", "conflict", "joined"} {
 		s.exec("select lock.enqueue('update', $1)", entity)
 	}
+	s.exec("begin")
+	for n := range 3 {
+		s.exec("select lock.enqueue('update', 'among', to_jsonb($1::integer))", n)
+	}
+	s.exec("commit")
+	_, err = e.admin.Exec(ctx, "create role "+requestRole(e)+"; grant "+requestRole(e)+" to locks_app")
+	must(t, err)
+	t.Cleanup(func() {
+		if _, err := e.admin.Exec(ctx, "drop role "+requestRole(e)); err != nil {
+			t.Error(err)
+		}
+	})
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var lost atomic.Int32
+	var lost, conflicts atomic.Int32
 	done := make(chan error, 1)
 	go func() {
 		done <- locks.Work(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
@@ -303,6 +321,37 @@ func TestRequestWorkOutcomes(t *testing.T) {
 				}
 			case "hopeless":
 				return fmt.Errorf("wrapped: %w", locks.Retry(errors.New("never"), time.Millisecond))
+			case "rollback":
+				_, err := tx.Exec(ctx, "rollback")
+				return err
+			case "commit":
+				_, err := tx.Exec(ctx, "commit") // Refused, since nothing is settled yet.
+				return fmt.Errorf("commit: %w", err)
+			case "role": // Whoever settles then may not.
+				_, err := tx.Exec(ctx, "set local role "+requestRole(e))
+				return err
+			case "savepoint":
+				_, err := tx.Exec(ctx, "rollback; begin")
+				return err
+			case "undone": // What it did is not wanted; that is no error.
+				return tx.Rollback(ctx)
+			case "conflict":
+				if conflicts.Add(1) < 3 {
+					_, err := tx.Exec(ctx, "do $$ begin raise sqlstate '40001'; end $$")
+					return err
+				}
+			case "joined": // Who joins a batch shares its last try.
+				if len(batch) == 1 {
+					if _, err := e.pool.Exec(ctx, "select lock.enqueue('update', 'joined')"); err != nil {
+						return err
+					}
+				}
+				return locks.Retry(fmt.Errorf("%d of them", len(batch)), time.Millisecond)
+			case "among": // One of three cannot be done, and they are one piece of work.
+				if len(batch) != 3 {
+					return fmt.Errorf("a batch of %d", len(batch))
+				}
+				return fmt.Errorf("request %s is poison", batch[1].Payload)
 			}
 			return nil
 		}, locks.WorkAttempts(4))
@@ -323,12 +372,20 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	want := strings.Join([]string{"good complete 1 -", "bad error 1 no such sheet", "panic error 1 panic: out of ink", "lost complete 1 -",
 		`deferred error 1 ERROR: insert or update on table "child" violates foreign key constraint "child_parent_id_fkey" (SQLSTATE 23503)`,
 		"sql error 1 a statement failed, and the handler did not return its error",
-		"nul error 1 ab\uFFFD", "twice complete 3 -", "hopeless error 4 wrapped: retry in 1ms: never"}, "\n")
+		"nul error 1 ab\uFFFD", "twice complete 3 -", "hopeless error 4 wrapped: retry in 1ms: never",
+		"rollback error 1 the handler ended the transaction itself",
+		`commit error 1 the handler ended the transaction itself: commit: ERROR: insert or update on table "request_batch" violates foreign key constraint "settle_request_before_commit" (SQLSTATE 23503)`,
+		"role error 1 ERROR: permission denied for function settle_request (SQLSTATE 42501)",
+		`savepoint error 1 ERROR: savepoint "sp_1" does not exist (SQLSTATE 3B001)`,
+		"undone complete 1 -", "conflict complete 1 -",
+		"joined error 4 retry in 1ms: 2 of them",
+		"among error 1 request 1 is poison", "among error 1 request 1 is poison", "among error 1 request 1 is poison",
+		"joined error 3 retry in 1ms: 2 of them"}, "\n")
 	got := requestRows(super, "select entity_id, request_status::text, attempts, coalesce(case when request_status = 'error' then message end, '-') from lock.request order by request_id")
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	answers(super, "good lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect")
+	answers(super, "conflict good lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect")
 }
 
 func TestRequestWorkLife(t *testing.T) {
@@ -395,6 +452,98 @@ func TestRequestWorkLife(t *testing.T) {
 			t.Errorf("Work: %v", err)
 		}
 		answers(e.sessionAs(t, e.super), "complete new", "select string_agg(request_status::text, ' ' order by request_id) from lock.request")
+	})
+	t.Run("leaves no goroutine and no connection behind, however it ends", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		_, err := e.admin.Exec(ctx, requestLog)
+		must(t, err)
+		pool := openPool(t, e.url, 2)
+		goroutines := func() int {
+			var profile strings.Builder
+			must(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
+			return strings.Count(profile.String(), `"test":"`+t.Name()+`"`)
+		}
+		connections := func() (n int) {
+			must(t, e.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where datname = current_database() and usename = 'locks_app'").Scan(&n))
+			return n
+		}
+		work := func(handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, until func(cancel func())) {
+			t.Helper()
+			inner, cancel := context.WithCancel(ctx)
+			defer cancel()
+			var wg sync.WaitGroup
+			pprof.Do(inner, pprof.Labels("test", t.Name()), func(inner context.Context) {
+				for range 3 {
+					wg.Go(func() { locks.Work(inner, pool, "default", handle) })
+				}
+			})
+			until(func() {
+				if goroutines() < 2 || connections() < 2 {
+					t.Errorf("%d goroutines and %d connections at work: the measure is broken", goroutines(), connections())
+				}
+				cancel()
+			})
+			wg.Wait()
+			eventually(t, "the goroutines are gone", func() bool { return goroutines() == 0 })
+			if n := pool.Stat().AcquiredConns(); n != 0 {
+				t.Errorf("%d connections of the pool are still in use", n)
+			}
+			eventually(t, "only the pool's connections are left", func() bool { return connections() == int(pool.Stat().TotalConns()) })
+			idle(t, e, 0)
+		}
+		work(requestHandle, func(cancel func()) { idle(t, e, 3); cancel() })
+		_, err = e.admin.Exec(ctx, "select lock.enqueue('create', n::text) from generate_series(1, 1000) n")
+		must(t, err)
+		work(func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			if batch[0].RequestID%3 == 0 {
+				tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
+			}
+			return requestHandle(ctx, tx, batch)
+		}, func(cancel func()) {
+			eventually(t, "some are settled", func() bool {
+				var n int
+				must(t, e.admin.QueryRow(ctx, "select count(*) from worked").Scan(&n))
+				return n > 50
+			})
+			cancel()
+		})
+		_, err = e.admin.Exec(ctx, "revoke execute on function lock.capture_request(uuid, bigint, text) from locks_app")
+		must(t, err)
+		work(requestHandle, func(func()) {}) // They end by themselves.
+	})
+	t.Run("works without prepared statements, as behind a pooler", func(t *testing.T) {
+		t.Parallel()
+		for _, mode := range []string{"exec", "simple_protocol", "cache_describe"} {
+			e := open(t, advisory)
+			_, err := e.admin.Exec(ctx, requestLog)
+			must(t, err)
+			pool := openPool(t, e.url+"&default_query_exec_mode="+mode, 4)
+			startRequestWork(t, pool, 1, locks.WorkPoll(time.Second), locks.WorkOnError(func(err error) { t.Errorf("%s: %v", mode, err) }))
+			q := db.New(pool)
+			_, err = q.Enqueue(ctx, db.EnqueueParams{RequestType: "create", EntityID: "e", QueueID: "default", Payload: json.RawMessage(`{"a": 1}`)})
+			must(t, err)
+			if verdict := requestVerdict(t, e.admin); verdict != "" {
+				t.Errorf("%s: %s", mode, verdict)
+			}
+			history, err := q.RequestHistory(ctx, db.RequestHistoryParams{EntityID: "e", QueueID: "default", Max: 10})
+			must(t, err)
+			if len(history) != 1 || string(history[0].Payload) != `{"a": 1}` || history[0].SettledAt == nil {
+				t.Errorf("%s: %+v", mode, history)
+			}
+		}
+	})
+	t.Run("ends at once though others use up the pool", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		pool := openPool(t, e.url, 1)
+		stop := startRequestWork(t, pool, 1, locks.WorkPoll(time.Hour), locks.WorkOnError(func(err error) { t.Error(err) }))
+		idle(t, e, 1)
+		only, err := pool.Acquire(ctx)
+		must(t, err)
+		t.Cleanup(only.Release)
+		stop()
+		idle(t, e, 0)
 	})
 	t.Run("ends with an error that will not go away", func(t *testing.T) {
 		t.Parallel()

@@ -41,6 +41,9 @@ const wakeUnlocked = `create or replace function lock.wake(channel text, queue_i
 		end if;
 	end $$`
 
+// wakeListening is true for the listening connections: what they do last is to listen, or to take a worker off the list.
+const wakeListening = "datname = current_database() and (query = 'listen lock_trial' or query like '-- name: StopIdling%')"
+
 func wakeEnv(t *testing.T) (*env, *pgxpool.Pool) {
 	t.Helper()
 	e := open(t, advisory)
@@ -313,7 +316,7 @@ func TestWakeWatch(t *testing.T) {
 	listenerPID := func(t *testing.T, e *env) (pid uint32) {
 		t.Helper()
 		eventually(t, "the listener is there", func() bool {
-			err := e.admin.QueryRow(ctx, "select pid from pg_stat_activity where datname = current_database() and query = 'listen lock_trial'").Scan(&pid)
+			err := e.admin.QueryRow(ctx, "select pid from pg_stat_activity where "+wakeListening).Scan(&pid)
 			return err == nil
 		})
 		return pid
@@ -402,7 +405,7 @@ func TestWakeWatch(t *testing.T) {
 			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, fmt.Sprint("q", n)) == 1 })
 		}
 		listeners := func() (n int) {
-			must(t, e.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where datname = current_database() and query = 'listen lock_trial'").Scan(&n))
+			must(t, e.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where "+wakeListening).Scan(&n))
 			return n
 		}
 		if n := listeners(); n != 1 {
@@ -448,6 +451,52 @@ func TestWakeWatch(t *testing.T) {
 		eventually(t, "the busy worker is taken off the list", func() bool { return wakeIdlers(t, e, "q") == 0 })
 		release()
 		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
+	})
+	t.Run("takes workers off the list while the pool is used up", func(t *testing.T) {
+		t.Parallel()
+		e, owner := wakeEnv(t)
+		pool := openPool(t, e.url, 1)
+		complaint := make(chan error, 100)
+		opts := wake.Options{Poll: time.Hour, OnError: func(err error) { complaint <- err }}
+		holding, hold := make(chan struct{}, 1), make(chan struct{})
+		release := sync.OnceFunc(func() { close(hold) })
+		t.Cleanup(release)
+		inner, cancel := context.WithCancel(ctx)
+		t.Cleanup(cancel)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- wake.Watch(inner, pool, wake.Tasks, "long", opts, func(ctx context.Context) (found bool, due time.Duration, err error) {
+				err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+					tag, err := tx.Exec(ctx, "delete from job where queue_id = 'long'")
+					if found = tag.RowsAffected() > 0; found {
+						holding <- struct{}{}
+						<-hold
+					}
+					return err
+				})
+				return found, 0, err
+			})
+		}()
+		stop := wakeWorker(t, pool, "idle", opts, func(int64) {})
+		for _, queue := range []string{"long", "idle"} {
+			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, queue) == 1 })
+		}
+		_, err := owner.Exec(ctx, "select produce('long')")
+		must(t, err)
+		<-holding
+		eventually(t, "the busy worker is taken off the list", func() bool { return wakeIdlers(t, e, "long") == 0 })
+		stop()
+		if n := wakeIdlers(t, e, "idle"); n != 0 {
+			t.Error("the ended worker is still listed")
+		}
+		release()
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Watch: %v", err)
+		}
+		if len(complaint) > 0 {
+			t.Errorf("complaint: %v", <-complaint)
+		}
 	})
 	t.Run("ends with an error that no pause mends", func(t *testing.T) {
 		t.Parallel()

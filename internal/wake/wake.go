@@ -237,11 +237,19 @@ func (w *watcher) rest() {
 }
 
 // unlist takes the worker off the list. It uses a context of its own, because the worker's may have ended; when it fails, the
-// line stops counting by itself.
+// line stops counting by itself. The listening connection does it, since the workers may be using up the pool for hours.
 func (w *watcher) unlist() {
-	ctx, cancel := context.WithTimeout(context.Background(), giveUp)
-	defer cancel()
-	if _, err := db.New(w.pool).StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name}); err != nil {
+	stop := func(ctx context.Context, on db.DBTX) error {
+		_, err := db.New(on).StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name})
+		return err
+	}
+	err := w.listener.do(stop)
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), longestPause)
+		defer cancel()
+		err = stop(ctx, w.pool)
+	}
+	if err != nil {
 		w.opts.OnError(fmt.Errorf("lock.stop_idling: %w", err))
 	}
 }
@@ -281,6 +289,41 @@ type listener struct {
 	proven        bool // a notification has arrived on this connection
 	connections   int
 	subscriptions map[string]map[chan struct{}]struct{}
+	errands       []errand
+	interrupt     context.CancelFunc // ends the wait for a notification, so that the errands are seen to
+}
+
+// An errand is a short statement for the listening connection.
+type errand struct {
+	run  func(ctx context.Context, on db.DBTX) error
+	done chan error
+}
+
+var errDeaf = errors.New("there is no listening connection")
+
+// do runs a statement on the listening connection.
+func (l *listener) do(run func(ctx context.Context, on db.DBTX) error) error {
+	e := errand{run: run, done: make(chan error, 1)}
+	l.mu.Lock()
+	if !l.connected {
+		l.mu.Unlock()
+		return errDeaf
+	}
+	l.errands = append(l.errands, e)
+	if l.interrupt != nil {
+		l.interrupt()
+	}
+	l.mu.Unlock()
+	return <-e.done
+}
+
+// next gives the errands there are, or, when there are none, lets the next one interrupt what follows.
+func (l *listener) next(interrupt context.CancelFunc) []errand {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	errands := l.errands
+	l.errands, l.interrupt = nil, interrupt
+	return errands
 }
 
 var listeners = struct {
@@ -363,6 +406,12 @@ func (l *listener) change(connected, proven bool) {
 		l.connections++
 	}
 	l.connected, l.proven = connected, proven
+	if !connected {
+		for _, e := range l.errands {
+			e.done <- errDeaf
+		}
+		l.errands, l.interrupt = nil, nil
+	}
 	for _, subscribers := range l.subscriptions {
 		poke(subscribers)
 	}
@@ -404,6 +453,11 @@ func (l *listener) listen(ctx context.Context, ready func()) error {
 		defer cancel()
 		conn.Close(closing)
 	}()
+	if config.AfterConnect != nil {
+		if err := config.AfterConnect(ctx, conn); err != nil {
+			return err
+		}
+	}
 	for _, channel := range []string{Tasks, Requests, Leases, trial} {
 		if _, err := conn.Exec(ctx, "listen "+channel, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
@@ -421,7 +475,23 @@ func (l *listener) listen(ctx context.Context, ready func()) error {
 		return err
 	}
 	for ; ; ready() {
-		note, err := conn.WaitForNotification(waiting)
+		wait, interrupt := context.WithCancel(waiting)
+		errands := l.next(interrupt)
+		for _, e := range errands {
+			doing, cancel := context.WithTimeout(context.Background(), giveUp)
+			e.done <- e.run(doing, conn)
+			cancel()
+		}
+		if len(errands) > 0 {
+			interrupt()
+			continue
+		}
+		note, err := conn.WaitForNotification(wait)
+		interrupted := wait.Err() != nil && waiting.Err() == nil
+		interrupt()
+		if err != nil && interrupted && !conn.IsClosed() {
+			continue
+		}
 		if err != nil && waiting != ctx && waiting.Err() != nil && ctx.Err() == nil && !conn.IsClosed() {
 			waiting = ctx // It has not come in time; it may be late.
 			continue

@@ -170,12 +170,18 @@ revoke all on function lock.check_tracked(oid, text) from public;
 --
 -- For partitioned tables, whose partitions may be written directly and come later, and for YugabyteDB, which has no
 -- transition tables. Everywhere else record_changes does the same, a statement at a time.
+--
+-- The settings are those that JSON depends on: one value must be one entity, whoever writes it.
 create or replace function lock.record_change()
 returns trigger
 language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set intervalstyle = 'postgres'
+set bytea_output = 'hex'
+set extra_float_digits = 1
 as $$
 declare
     old_row     constant jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
@@ -233,6 +239,10 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set intervalstyle = 'postgres'
+set bytea_output = 'hex'
+set extra_float_digits = 1
 set enable_nestloop = off
 set enable_mergejoin = off
 set jit = off
@@ -246,7 +256,8 @@ declare
 begin
     if tg_op = 'TRUNCATE' then
         insert into lock.request (queue_id, entity_id, request_type, payload)
-        values (tg_argv[1], tg_argv[2], 'update', jsonb_build_object('table', changed, 'operation', tg_op, 'old', null, 'new', null));
+        values (tg_argv[1], coalesce(pg_partition_root(tg_relid), tg_relid)::regclass::text, 'update',
+            jsonb_build_object('table', changed, 'operation', tg_op, 'old', null, 'new', null));
         return null;
     end if;
 
@@ -406,7 +417,7 @@ begin
     end if;
 
     perform lock.untrack_changes(track_changes.target);
-    arguments := format('(%L, %L, %L)', track_changes.entity_column, track_changes.queue_id, track_changes.target);
+    arguments := format('(%L, %L)', track_changes.entity_column, track_changes.queue_id);
     if place.relkind = 'p' or lock.engine() = 'row' then
         execute format('create trigger lock_change after insert or update or delete on %s for each row execute function lock.record_change%s',
             track_changes.target, arguments);
@@ -437,7 +448,8 @@ comment on function lock.track_changes(regclass, name, text) is
     'and a change whose entity is null, empty or longer than 1024 bytes, under the table''s own name. Called again it replaces column and '
     'queue. Those who write to the table need no right on schema lock. Run it as the table''s owner, who needs execute on lock.record_change() and '
     'lock.record_changes(); takes a lock on the table that waits for its writers and stops them until the transaction ends. '
-    'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed.';
+    'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed, 42710 another '
+    'session has just tracked it: call again.';
 
 revoke all on function lock.track_changes(regclass, name, text) from public;
 
@@ -575,7 +587,12 @@ revoke all on function lock.add_request() from public;
 -- of its own, and what counted on this one is committed and seen by the statements below. It can be taken off the queue. The
 -- others stay, settled as they may be, so that the entity is found again for what those producers commit. This needs
 -- snapshots newer than the lock: elsewhere every head stays. A head must not be updated between the two locks: PostgreSQL
--- waits for a lock on a newer version of a row even where it is told to skip.
+-- waits for a lock on a newer version of a row even where it is told to skip. So once this transaction has settled a head
+-- that stays, it keeps all it captures (lock.heads_kept).
+--
+-- Without statistics the planner takes the backlog for two rows, and would gladly read and sort them: hence index scans only.
+--
+-- What was put back makes the whole entity wait: its heads say until when, and a head that came later does not overrule them.
 --
 -- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
 create or replace function lock.capture_request(
@@ -589,14 +606,16 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
-    newest   constant boolean := current_setting('transaction_isolation') = 'read committed';
+    newest   constant boolean := current_setting('transaction_isolation') = 'read committed'
+                                 and current_setting('lock.heads_kept', true) is distinct from 'true';
     line     bigint := capture_request.after;
     entity   text;
     first    bigint;
     others   bigint[];
-    ours     boolean;
+    passed   boolean;
     locked   bigint[];
     free     bigint[] := array[]::bigint[];
     created  record;
@@ -619,12 +638,14 @@ begin
           and candidate.head
           and candidate.request_id > line
           and (candidate.available_at is null or candidate.available_at <= clock_timestamp())
-          and not (
-            select coalesce(bool_or(older.request_id < candidate.request_id), false)
-            from lock.request as older
-            where older.queue_id = candidate.queue_id
-              and older.entity_id = candidate.entity_id
-              and older.head >= true
+          and candidate.request_id <= (
+            select oldest.request_id
+            from lock.request as oldest
+            where oldest.queue_id = candidate.queue_id
+              and oldest.entity_id = candidate.entity_id
+              and oldest.head >= true
+            order by oldest.head, oldest.request_id
+            limit 1
         )
         order by candidate.head, candidate.request_id
         limit 1
@@ -635,18 +656,18 @@ begin
         line := first;
 
         select array_agg(request.request_id) filter (where request.request_id <> first),
-               exists (
+               coalesce(bool_or(request.available_at > clock_timestamp()), false) or exists (
                 select
                 from lock.request_batch
                 where request_batch.queue_id = capture_request.queue_id
                   and request_batch.entity_id = entity
                )
-        into others, ours
+        into others, passed
         from lock.request
         where request.queue_id = capture_request.queue_id
           and request.entity_id = entity
           and request.head >= true;
-        continue when ours;
+        continue when passed;
         locked := array[first];
         if others is not null then
             select array_agg(other.request_id)
@@ -752,6 +773,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
 declare
     added  bigint;
 begin
@@ -764,9 +786,22 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = 'A create is worked on alone; updates that wait for one entity are worked on together.';
     end if;
+    if enqueue.request_type = 'update' then
+        insert into lock.request (request_type, entity_id, payload, queue_id)
+        values ('update', enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+        returning request.request_id into added;
+        return added;
+    end if;
     insert into lock.request (request_type, entity_id, payload, queue_id)
-    values (enqueue.request_type::lock.request_type, enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+    values ('create', enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+    on conflict (queue_id, entity_id) where request_type = 'create' do nothing
     returning request.request_id into added;
+    if not found then
+        raise exception 'entity % of queue % has a create already', enqueue.entity_id, enqueue.queue_id
+            using errcode = 'unique_violation',
+                  constraint = 'request_one_create',
+                  hint = 'An entity has one create, settled or not, until it is purged: enqueue an update, or see lock.request_history.';
+    end if;
     return added;
 end;
 $$;
@@ -776,9 +811,39 @@ comment on function lock.enqueue(text, text, jsonb, text) is
     'Adds a request, create or update, for an entity (1 to 1024 bytes) to a queue, and returns its id. It is part of the caller''s '
     'transaction: rolled back, it never was. Never waits for workers, and not for other producers, except a second create of one entity '
     'for the first''s transaction. Workers that idle are woken at commit. Errors: 22004 null, 22023 bad type or id, 23505 the entity '
-    'has a create already, settled or not. After the lock state machine of a spreadsheet service; see docs/request.md.';
+    'has a create already, settled or not (40001 under REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a spreadsheet service; see docs/request.md.';
 
 revoke all on function lock.enqueue(text, text, jsonb, text) from public;
+
+-- file: sql/functions/request/pass_on_head.sql
+-- +goose StatementBegin
+-- pass_on_head makes an entity's oldest outstanding request a head when one of its heads is deleted.
+--
+-- The delete has waited for everybody who counts on the head, and nobody can any more. To see what they committed takes a
+-- snapshot newer than that.
+create or replace function lock.pass_on_head()
+returns trigger
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'request % may stand for others, which this snapshot does not show', old.request_id
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Delete under READ COMMITTED, or what is settled alone: lock.purge_requests.';
+    end if;
+    perform lock.retire_heads(old.queue_id, old.entity_id, array[]::bigint[]);
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.pass_on_head() is
+    'Internal: the trigger that hands the followers of a deleted head on. Error: 55000 unless READ COMMITTED.';
+
+revoke all on function lock.pass_on_head() from public;
 
 -- file: sql/functions/request/purge_requests.sql
 -- +goose StatementBegin
@@ -793,6 +858,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     purged  bigint;
@@ -844,6 +910,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 begin
     perform lock.check_id(request_history.entity_id, 'entity_id');
@@ -876,7 +943,19 @@ begin
                 where request.queue_id = request_history.queue_id
                   and request.entity_id = request_history.entity_id
                   and request.settled_at is null
-                order by request.request_id desc
+                  and not request.head
+                order by request.head desc, request.request_id desc
+                limit request_history.max
+            )
+            union all
+            (
+                select *
+                from lock.request
+                where request.queue_id = request_history.queue_id
+                  and request.entity_id = request_history.entity_id
+                  and request.settled_at is null
+                  and request.head >= true
+                order by request.head desc, request.request_id desc
                 limit request_history.max
             )
         ) as newest
@@ -910,6 +989,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     oldest  bigint;
@@ -958,7 +1038,7 @@ revoke all on function lock.retire_heads(text, text, bigint[]) from public;
 -- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
 --
 -- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
--- free are heads no more; the others stay, settled as they are.
+-- free are heads no more; the others stay, settled as they are. A delay is for the whole entity, so all its heads get it.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -971,9 +1051,12 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     batch    record;
+    kept     boolean;
+    until    timestamptz;
     moved    bigint;
     settled  bigint := 0;
 begin
@@ -999,15 +1082,26 @@ begin
         where request_batch.process_id = settle_request.process_id
         returning request_batch.*
     loop
+        kept := cardinality(batch.free) < cardinality(batch.heads);
+        if kept then
+            perform set_config('lock.heads_kept', 'true', true);
+        end if;
         if settle_request.status = 'new' then
+            if settle_request.delay > interval '0' then
+                until := clock_timestamp() + settle_request.delay;
+                update lock.request
+                set available_at = until
+                where request.request_id = any (batch.heads)
+                  and request.request_status <> 'in-progress';
+            end if;
             update lock.request
             set request_status = 'new',
                 process_id = null,
                 started_at = null,
                 attempts = request.attempts + 1,
                 message = settle_request.message,
-                available_at = case when settle_request.delay > interval '0' then clock_timestamp() + settle_request.delay end,
-                head = request.request_id = any (batch.heads)
+                available_at = until,
+                head = request.request_id in (select unnest(batch.heads))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
         else
@@ -1016,7 +1110,7 @@ begin
                 settled_at = clock_timestamp(),
                 attempts = request.attempts + 1,
                 message = settle_request.message,
-                head = request.request_id = any (batch.heads) and request.request_id <> all (batch.free)
+                head = kept and request.request_id in (select unnest(batch.heads) except select unnest(batch.free))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
             perform lock.retire_heads(batch.queue_id, batch.entity_id, batch.free);
@@ -1043,6 +1137,11 @@ create or replace trigger request_add
     for each row when (new.head is null)
     execute function lock.add_request();
 
+create or replace trigger request_pass_on
+    after delete on lock.request
+    for each row when (old.head)
+    execute function lock.pass_on_head();
+
 select lock.end_migration(7, 'up');
 
 -- +goose Down
@@ -1066,6 +1165,7 @@ begin
     end if;
     if to_regclass('lock.request') is not null then
         drop trigger if exists request_add on lock.request;
+        drop trigger if exists request_pass_on on lock.request;
     end if;
 end;
 $$;
@@ -1084,6 +1184,9 @@ drop function if exists lock.request_history(text, text, integer);
 
 -- gone: sql/functions/request/purge_requests.sql
 drop function if exists lock.purge_requests(interval, integer);
+
+-- gone: sql/functions/request/pass_on_head.sql
+drop function if exists lock.pass_on_head();
 
 -- gone: sql/functions/request/enqueue.sql
 drop function if exists lock.enqueue(text, text, jsonb, text);

@@ -2,12 +2,18 @@
 --
 -- For partitioned tables, whose partitions may be written directly and come later, and for YugabyteDB, which has no
 -- transition tables. Everywhere else record_changes does the same, a statement at a time.
+--
+-- The settings are those that JSON depends on: one value must be one entity, whoever writes it.
 create or replace function lock.record_change()
 returns trigger
 language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set intervalstyle = 'postgres'
+set bytea_output = 'hex'
+set extra_float_digits = 1
 as $$
 declare
     old_row     constant jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;

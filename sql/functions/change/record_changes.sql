@@ -12,6 +12,10 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set intervalstyle = 'postgres'
+set bytea_output = 'hex'
+set extra_float_digits = 1
 set enable_nestloop = off
 set enable_mergejoin = off
 set jit = off
@@ -25,7 +29,8 @@ declare
 begin
     if tg_op = 'TRUNCATE' then
         insert into lock.request (queue_id, entity_id, request_type, payload)
-        values (tg_argv[1], tg_argv[2], 'update', jsonb_build_object('table', changed, 'operation', tg_op, 'old', null, 'new', null));
+        values (tg_argv[1], coalesce(pg_partition_root(tg_relid), tg_relid)::regclass::text, 'update',
+            jsonb_build_object('table', changed, 'operation', tg_op, 'old', null, 'new', null));
         return null;
     end if;
 

@@ -58,7 +58,7 @@ begin
     end if;
 
     perform lock.untrack_changes(track_changes.target);
-    arguments := format('(%L, %L, %L)', track_changes.entity_column, track_changes.queue_id, track_changes.target);
+    arguments := format('(%L, %L)', track_changes.entity_column, track_changes.queue_id);
     if place.relkind = 'p' or lock.engine() = 'row' then
         execute format('create trigger lock_change after insert or update or delete on %s for each row execute function lock.record_change%s',
             track_changes.target, arguments);
@@ -88,6 +88,7 @@ comment on function lock.track_changes(regclass, name, text) is
     'and a change whose entity is null, empty or longer than 1024 bytes, under the table''s own name. Called again it replaces column and '
     'queue. Those who write to the table need no right on schema lock. Run it as the table''s owner, who needs execute on lock.record_change() and '
     'lock.record_changes(); takes a lock on the table that waits for its writers and stops them until the transaction ends. '
-    'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed.';
+    'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed, 42710 another '
+    'session has just tracked it: call again.';
 
 revoke all on function lock.track_changes(regclass, name, text) from public;

@@ -14,7 +14,12 @@
 -- of its own, and what counted on this one is committed and seen by the statements below. It can be taken off the queue. The
 -- others stay, settled as they may be, so that the entity is found again for what those producers commit. This needs
 -- snapshots newer than the lock: elsewhere every head stays. A head must not be updated between the two locks: PostgreSQL
--- waits for a lock on a newer version of a row even where it is told to skip.
+-- waits for a lock on a newer version of a row even where it is told to skip. So once this transaction has settled a head
+-- that stays, it keeps all it captures (lock.heads_kept).
+--
+-- Without statistics the planner takes the backlog for two rows, and would gladly read and sort them: hence index scans only.
+--
+-- What was put back makes the whole entity wait: its heads say until when, and a head that came later does not overrule them.
 --
 -- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
 create or replace function lock.capture_request(
@@ -28,14 +33,16 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
-    newest   constant boolean := current_setting('transaction_isolation') = 'read committed';
+    newest   constant boolean := current_setting('transaction_isolation') = 'read committed'
+                                 and current_setting('lock.heads_kept', true) is distinct from 'true';
     line     bigint := capture_request.after;
     entity   text;
     first    bigint;
     others   bigint[];
-    ours     boolean;
+    passed   boolean;
     locked   bigint[];
     free     bigint[] := array[]::bigint[];
     created  record;
@@ -58,12 +65,14 @@ begin
           and candidate.head
           and candidate.request_id > line
           and (candidate.available_at is null or candidate.available_at <= clock_timestamp())
-          and not (
-            select coalesce(bool_or(older.request_id < candidate.request_id), false)
-            from lock.request as older
-            where older.queue_id = candidate.queue_id
-              and older.entity_id = candidate.entity_id
-              and older.head >= true
+          and candidate.request_id <= (
+            select oldest.request_id
+            from lock.request as oldest
+            where oldest.queue_id = candidate.queue_id
+              and oldest.entity_id = candidate.entity_id
+              and oldest.head >= true
+            order by oldest.head, oldest.request_id
+            limit 1
         )
         order by candidate.head, candidate.request_id
         limit 1
@@ -74,18 +83,18 @@ begin
         line := first;
 
         select array_agg(request.request_id) filter (where request.request_id <> first),
-               exists (
+               coalesce(bool_or(request.available_at > clock_timestamp()), false) or exists (
                 select
                 from lock.request_batch
                 where request_batch.queue_id = capture_request.queue_id
                   and request_batch.entity_id = entity
                )
-        into others, ours
+        into others, passed
         from lock.request
         where request.queue_id = capture_request.queue_id
           and request.entity_id = entity
           and request.head >= true;
-        continue when ours;
+        continue when passed;
         locked := array[first];
         if others is not null then
             select array_agg(other.request_id)

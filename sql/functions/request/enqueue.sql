@@ -11,6 +11,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
 declare
     added  bigint;
 begin
@@ -23,9 +24,22 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = 'A create is worked on alone; updates that wait for one entity are worked on together.';
     end if;
+    if enqueue.request_type = 'update' then
+        insert into lock.request (request_type, entity_id, payload, queue_id)
+        values ('update', enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+        returning request.request_id into added;
+        return added;
+    end if;
     insert into lock.request (request_type, entity_id, payload, queue_id)
-    values (enqueue.request_type::lock.request_type, enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+    values ('create', enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+    on conflict (queue_id, entity_id) where request_type = 'create' do nothing
     returning request.request_id into added;
+    if not found then
+        raise exception 'entity % of queue % has a create already', enqueue.entity_id, enqueue.queue_id
+            using errcode = 'unique_violation',
+                  constraint = 'request_one_create',
+                  hint = 'An entity has one create, settled or not, until it is purged: enqueue an update, or see lock.request_history.';
+    end if;
     return added;
 end;
 $$;
@@ -34,6 +48,6 @@ comment on function lock.enqueue(text, text, jsonb, text) is
     'Adds a request, create or update, for an entity (1 to 1024 bytes) to a queue, and returns its id. It is part of the caller''s '
     'transaction: rolled back, it never was. Never waits for workers, and not for other producers, except a second create of one entity '
     'for the first''s transaction. Workers that idle are woken at commit. Errors: 22004 null, 22023 bad type or id, 23505 the entity '
-    'has a create already, settled or not. After the lock state machine of a spreadsheet service; see docs/request.md.';
+    'has a create already, settled or not (40001 under REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a spreadsheet service; see docs/request.md.';
 
 revoke all on function lock.enqueue(text, text, jsonb, text) from public;

@@ -10,6 +10,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 begin
     perform lock.check_id(request_history.entity_id, 'entity_id');
@@ -42,7 +43,19 @@ begin
                 where request.queue_id = request_history.queue_id
                   and request.entity_id = request_history.entity_id
                   and request.settled_at is null
-                order by request.request_id desc
+                  and not request.head
+                order by request.head desc, request.request_id desc
+                limit request_history.max
+            )
+            union all
+            (
+                select *
+                from lock.request
+                where request.queue_id = request_history.queue_id
+                  and request.entity_id = request_history.entity_id
+                  and request.settled_at is null
+                  and request.head >= true
+                order by request.head desc, request.request_id desc
                 limit request_history.max
             )
         ) as newest

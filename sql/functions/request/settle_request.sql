@@ -1,7 +1,7 @@
 -- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
 --
 -- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
--- free are heads no more; the others stay, settled as they are.
+-- free are heads no more; the others stay, settled as they are. A delay is for the whole entity, so all its heads get it.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -14,9 +14,12 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     batch    record;
+    kept     boolean;
+    until    timestamptz;
     moved    bigint;
     settled  bigint := 0;
 begin
@@ -42,15 +45,26 @@ begin
         where request_batch.process_id = settle_request.process_id
         returning request_batch.*
     loop
+        kept := cardinality(batch.free) < cardinality(batch.heads);
+        if kept then
+            perform set_config('lock.heads_kept', 'true', true);
+        end if;
         if settle_request.status = 'new' then
+            if settle_request.delay > interval '0' then
+                until := clock_timestamp() + settle_request.delay;
+                update lock.request
+                set available_at = until
+                where request.request_id = any (batch.heads)
+                  and request.request_status <> 'in-progress';
+            end if;
             update lock.request
             set request_status = 'new',
                 process_id = null,
                 started_at = null,
                 attempts = request.attempts + 1,
                 message = settle_request.message,
-                available_at = case when settle_request.delay > interval '0' then clock_timestamp() + settle_request.delay end,
-                head = request.request_id = any (batch.heads)
+                available_at = until,
+                head = request.request_id in (select unnest(batch.heads))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
         else
@@ -59,7 +73,7 @@ begin
                 settled_at = clock_timestamp(),
                 attempts = request.attempts + 1,
                 message = settle_request.message,
-                head = request.request_id = any (batch.heads) and request.request_id <> all (batch.free)
+                head = kept and request.request_id in (select unnest(batch.heads) except select unnest(batch.free))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
             perform lock.retire_heads(batch.queue_id, batch.entity_id, batch.free);
