@@ -78,13 +78,6 @@ func (b *back) write(base, file string, batch []db.Request) error {
 }
 
 // version is the name of the file that a process writes: each capture of a batch is a process of its own.
-func version(process *[16]byte) string {
-	return processName(process) + ".xlsx"
-}
-
-func processName(process *[16]byte) string {
-	if process == nil {
-		return ""
-	}
-	return pgtype.UUID{Bytes: *process, Valid: true}.String()
+func version(process pgtype.UUID) string {
+	return process.String() + ".xlsx"
 }

@@ -132,7 +132,7 @@ func (f *front) status(r *http.Request) (status int, answer any, err error) {
 	for _, request := range requests {
 		s.History = append(s.History, requestStatus{
 			Request: request.RequestID, Type: request.RequestType, Update: request.Payload, Status: request.RequestStatus,
-			Message: request.Message, Process: processName(request.ProcessID), Attempts: request.Attempts,
+			Message: request.Message, Process: request.ProcessID.String(), Attempts: request.Attempts,
 			Created: request.CreatedAt, Started: request.StartedAt, Settled: request.SettledAt,
 		})
 	}
