@@ -22,7 +22,7 @@ func TestTimeoutWinner(t *testing.T) {
 		},
 		mutate: func(t *testing.T, e *env) {
 			mutate(t, e, "acquire_timeout", `case
-                when timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+                when lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now)
                 then lock.uncontended(timeout.task_id) or grabbed
               end`, "exists (select from lock.timeout as seen where seen.task_id = acquire_timeout.task_id and seen.ts + seen.timeout < right_now)")
 		},
@@ -102,7 +102,7 @@ func TestTimeoutBoundary(t *testing.T) {
 	if gap := smallestGap(t, e, call, stored); gap != 301*time.Microsecond {
 		t.Fatalf("the smallest gap is %v", gap)
 	}
-	mutate(t, e, "acquire_timeout", "< right_now", "<= right_now")
+	mutate(t, e, "acquire_timeout", "< lock.utc(right_now)", "<= lock.utc(right_now)")
 	if gap := smallestGap(t, e, call, stored); gap != 300*time.Microsecond {
 		t.Fatalf("the checker does not catch <=: the smallest gap is %v", gap)
 	}

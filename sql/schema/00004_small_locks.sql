@@ -410,6 +410,48 @@ comment on function lock.record_forced_release(text, text, text, jsonb) is
 
 revoke all on function lock.record_forced_release(text, text, text, jsonb) from public;
 
+-- file: sql/functions/rule/utc.sql
+-- +goose StatementBegin
+-- utc is a time as the clocks of UTC show it: adding an interval to that depends on no session's time zone.
+--
+-- By an offset of nothing, because the zone's name would be looked up at each call.
+create or replace function lock.utc(
+    at  timestamptz
+)
+returns timestamp
+language sql
+immutable
+parallel safe
+as $$
+    select utc.at at time zone interval '0';
+$$;
+-- +goose StatementEnd
+
+comment on function lock.utc(timestamptz) is
+    'Internal: a time in UTC, without a zone.';
+
+revoke all on function lock.utc(timestamptz) from public;
+
+-- file: sql/functions/rule/full_hour.sql
+-- +goose StatementBegin
+-- full_hour is the start of an hour: what the columns unused_since hold, so that their indexes change once an hour. Cheaper than date_trunc.
+create or replace function lock.full_hour(
+    at  timestamp
+)
+returns timestamp
+language sql
+immutable
+parallel safe
+as $$
+    select date_bin(interval '1 hour', full_hour.at, timestamp 'epoch');
+$$;
+-- +goose StatementEnd
+
+comment on function lock.full_hour(timestamp) is
+    'Internal: the start of the hour of a time.';
+
+revoke all on function lock.full_hour(timestamp) from public;
+
 -- file: sql/functions/rule/uncontended.sql
 -- +goose StatementBegin
 -- uncontended says whether this transaction is the only open one that is at work on an id, so that a plain update of its row does not wait.
@@ -445,7 +487,7 @@ language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-    select clock_timestamp() at time zone 'UTC' - unused_before.unused_for - interval '1 hour';
+    select lock.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
 $$;
 -- +goose StatementEnd
 
@@ -613,7 +655,7 @@ begin
             from lock.mutex
             where mutex.unused_since <= before
               and not mutex.set_aside
-              and (mutex.acquired or mutex.released_at at time zone 'UTC' < before)
+              and (mutex.acquired or lock.utc(mutex.released_at) < before)
             order by mutex.unused_since
             limit drop_unused_mutexes.max
             for update skip locked
@@ -672,7 +714,7 @@ begin
         acquired_at = null,
         released_at = clock_timestamp(),
         set_aside = false,
-        unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
+        unused_since = lock.full_hour(lock.utc(clock_timestamp()))
     where mutex.task_id = force_release_mutex.task_id;
     perform lock.record_forced_release('mutex', force_release_mutex.task_id, force_release_mutex.reason, previous);
     return true;
@@ -724,7 +766,7 @@ begin
             acquired_at = null,
             released_at = clock_timestamp(),
             set_aside = false,
-            unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
+            unused_since = lock.full_hour(lock.utc(clock_timestamp()))
         where mutex.task_id = release_mutex.task_id
           and case
                 when mutex.acquired and mutex.owner is not distinct from release_mutex.owner
@@ -810,7 +852,7 @@ begin
         throttle_interval = create_throttled_resource.throttle_interval,
         unused_since = greatest(
             throttled_resource.unused_since,
-            date_trunc('hour', throttled_resource.last_locked at time zone 'UTC' + create_throttled_resource.throttle_interval)
+            lock.full_hour(lock.utc(throttled_resource.last_locked) + create_throttled_resource.throttle_interval)
         )
     where throttled_resource.resource_id = create_throttled_resource.resource_id;
     if not found then
@@ -879,7 +921,7 @@ begin
     perform
     from lock.throttled_resource
     where throttled_resource.resource_id = force_release_throttled_resource.resource_id
-      and throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < clock_timestamp() at time zone 'UTC';
+      and lock.utc(throttled_resource.last_locked) + throttled_resource.throttle_interval < lock.utc(clock_timestamp());
     if found then
         return false;
     end if;
@@ -891,7 +933,7 @@ begin
         raise exception 'throttled resource "%" was never created', force_release_throttled_resource.resource_id
             using errcode = 'no_data_found',
                   hint = 'select resource_id from lock.throttled_resource lists what there is.';
-    elsif previous.last_locked at time zone 'UTC' + previous.throttle_interval < clock_timestamp() at time zone 'UTC' then
+    elsif lock.utc(previous.last_locked) + previous.throttle_interval < lock.utc(clock_timestamp()) then
         return false;
     end if;
     update lock.throttled_resource
@@ -947,12 +989,12 @@ begin
     set
         last_locked = right_now,
         last_locker_details = lock_throttled_resource.details,
-        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
+        unused_since = lock.full_hour(lock.utc(right_now) + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ready.resource_id
         from lock.throttled_resource as ready
         where ready.resource_id = lock_throttled_resource.resource_id
-          and ready.last_locked at time zone 'UTC' + ready.throttle_interval < right_now at time zone 'UTC'
+          and lock.utc(ready.last_locked) + ready.throttle_interval < lock.utc(right_now)
         for no key update skip locked
     );
     if found then
@@ -1004,12 +1046,12 @@ begin
     update lock.throttled_resource
     set
         last_locked = right_now,
-        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
+        unused_since = lock.full_hour(lock.utc(right_now) + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ahead.resource_id
         from lock.throttled_resource as ahead
         where ahead.resource_id = pull_back_throttled_resource.resource_id
-          and ahead.last_locked at time zone 'UTC' > right_now at time zone 'UTC' + ahead.throttle_interval + interval '1 minute'
+          and lock.utc(ahead.last_locked) > lock.utc(right_now) + ahead.throttle_interval + interval '1 minute'
         for no key update skip locked
     );
     if found then
@@ -1051,8 +1093,8 @@ begin
         or octet_length(acquire_time_slot.task_id) not between 1 and 1024
         or acquire_time_slot.resolution is null
         or acquire_time_slot.resolution not between interval '1 microsecond' and interval '1000 days'
-        or extract(month from acquire_time_slot.resolution) <> 0
-        or extract(year from acquire_time_slot.resolution) <> 0
+        or date_part('month', acquire_time_slot.resolution) <> 0
+        or date_part('year', acquire_time_slot.resolution) <> 0
         or not isfinite(acquire_time_slot.at)
         or pg_is_in_recovery()
     then
@@ -1069,7 +1111,7 @@ begin
         right_now := clock_timestamp();
         slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, right_now), timestamptz 'epoch');
         if acquire_time_slot.at < timestamptz 'epoch'
-            and slot at time zone 'UTC' + acquire_time_slot.resolution <= acquire_time_slot.at at time zone 'UTC'
+            and lock.utc(slot) + acquire_time_slot.resolution <= lock.utc(acquire_time_slot.at)
         then
             slot := acquire_time_slot.at;
         end if;
@@ -1078,7 +1120,7 @@ begin
             slot_start = slot,
             resolution = acquire_time_slot.resolution,
             granted_at = right_now,
-            unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, right_now at time zone 'UTC'))
+            unused_since = lock.full_hour(greatest(lock.utc(slot) + acquire_time_slot.resolution, lock.utc(right_now)))
         where time_slot.task_id = acquire_time_slot.task_id
           and case when time_slot.slot_start < slot then lock.uncontended(time_slot.task_id) or grabbed end;
         if found then
@@ -1236,24 +1278,24 @@ begin
     loop
         right_now := clock_timestamp();
         update lock.timeout
-        set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+        set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)
         where timeout.task_id = acquire_timeout.task_id
           and case
-                when timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+                when lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now)
                 then lock.uncontended(timeout.task_id) or grabbed
               end;
         if found then
             if clock_timestamp() - right_now > interval '1 millisecond' then
                 right_now := clock_timestamp();
                 update lock.timeout
-                set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+                set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)
                 where timeout.task_id = acquire_timeout.task_id;
             end if;
             return true;
         end if;
         select
             timeout.timeout,
-            timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC',
+            lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now),
             timeout.ts > right_now
         into length, passed, ahead
         from lock.timeout
@@ -1269,7 +1311,7 @@ begin
             perform
             from lock.timeout
             where timeout.task_id = acquire_timeout.task_id
-              and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+              and lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now)
             for no key update skip locked;
             grabbed := found;
             continue when grabbed;
@@ -1337,7 +1379,7 @@ begin
     update lock.timeout
     set
         timeout = create_timeout.timeout,
-        unused_since = greatest(timeout.unused_since, date_trunc('hour', timeout.ts at time zone 'UTC' + create_timeout.timeout))
+        unused_since = greatest(timeout.unused_since, lock.full_hour(lock.utc(timeout.ts) + create_timeout.timeout))
     where timeout.task_id = create_timeout.task_id;
     if not found then
         perform lock.give_up('timeout', create_timeout.task_id);
@@ -1405,7 +1447,7 @@ begin
     perform
     from lock.timeout
     where timeout.task_id = force_release_timeout.task_id
-      and timeout.ts at time zone 'UTC' + timeout.timeout < clock_timestamp() at time zone 'UTC';
+      and lock.utc(timeout.ts) + timeout.timeout < lock.utc(clock_timestamp());
     if found then
         return false;
     end if;
@@ -1417,7 +1459,7 @@ begin
         raise exception 'timeout "%" was never created', force_release_timeout.task_id
             using errcode = 'no_data_found',
                   hint = 'select task_id from lock.timeout lists what there is.';
-    elsif previous.ts at time zone 'UTC' + previous.timeout < clock_timestamp() at time zone 'UTC' then
+    elsif lock.utc(previous.ts) + previous.timeout < lock.utc(clock_timestamp()) then
         return false;
     end if;
     update lock.timeout
@@ -1454,12 +1496,12 @@ declare
     right_now  constant timestamptz := clock_timestamp();
 begin
     update lock.timeout
-    set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+    set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)
     where timeout.task_id = (
         select ahead.task_id
         from lock.timeout as ahead
         where ahead.task_id = pull_back_timeout.task_id
-          and ahead.ts at time zone 'UTC' > right_now at time zone 'UTC' + ahead.timeout + interval '1 minute'
+          and lock.utc(ahead.ts) > lock.utc(right_now) + ahead.timeout + interval '1 minute'
         for no key update skip locked
     );
     if found then
@@ -1536,6 +1578,12 @@ drop function if exists lock.create_mutex(text);
 
 -- gone: sql/functions/mutex/acquire_mutex.sql
 drop function if exists lock.acquire_mutex(text, text);
+
+-- gone: sql/functions/rule/utc.sql
+drop function if exists lock.utc(timestamptz);
+
+-- gone: sql/functions/rule/full_hour.sql
+drop function if exists lock.full_hour(timestamp);
 
 -- gone: sql/functions/rule/uncontended.sql
 drop function if exists lock.uncontended(text);

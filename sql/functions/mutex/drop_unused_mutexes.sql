@@ -34,7 +34,7 @@ begin
             from lock.mutex
             where mutex.unused_since <= before
               and not mutex.set_aside
-              and (mutex.acquired or mutex.released_at at time zone 'UTC' < before)
+              and (mutex.acquired or lock.utc(mutex.released_at) < before)
             order by mutex.unused_since
             limit drop_unused_mutexes.max
             for update skip locked

@@ -29,7 +29,7 @@ begin
         acquired_at = null,
         released_at = clock_timestamp(),
         set_aside = false,
-        unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
+        unused_since = lock.full_hour(lock.utc(clock_timestamp()))
     where mutex.task_id = force_release_mutex.task_id;
     perform lock.record_forced_release('mutex', force_release_mutex.task_id, force_release_mutex.reason, previous);
     return true;

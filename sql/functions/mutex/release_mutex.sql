@@ -33,7 +33,7 @@ begin
             acquired_at = null,
             released_at = clock_timestamp(),
             set_aside = false,
-            unused_since = date_trunc('hour', clock_timestamp() at time zone 'UTC')
+            unused_since = lock.full_hour(lock.utc(clock_timestamp()))
         where mutex.task_id = release_mutex.task_id
           and case
                 when mutex.acquired and mutex.owner is not distinct from release_mutex.owner

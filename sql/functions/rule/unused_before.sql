@@ -7,7 +7,7 @@ language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-    select clock_timestamp() at time zone 'UTC' - unused_before.unused_for - interval '1 hour';
+    select lock.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
 $$;
 
 comment on function lock.unused_before(interval) is

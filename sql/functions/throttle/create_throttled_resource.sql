@@ -32,7 +32,7 @@ begin
         throttle_interval = create_throttled_resource.throttle_interval,
         unused_since = greatest(
             throttled_resource.unused_since,
-            date_trunc('hour', throttled_resource.last_locked at time zone 'UTC' + create_throttled_resource.throttle_interval)
+            lock.full_hour(lock.utc(throttled_resource.last_locked) + create_throttled_resource.throttle_interval)
         )
     where throttled_resource.resource_id = create_throttled_resource.resource_id;
     if not found then

@@ -19,7 +19,7 @@ begin
     perform
     from lock.throttled_resource
     where throttled_resource.resource_id = force_release_throttled_resource.resource_id
-      and throttled_resource.last_locked at time zone 'UTC' + throttled_resource.throttle_interval < clock_timestamp() at time zone 'UTC';
+      and lock.utc(throttled_resource.last_locked) + throttled_resource.throttle_interval < lock.utc(clock_timestamp());
     if found then
         return false;
     end if;
@@ -31,7 +31,7 @@ begin
         raise exception 'throttled resource "%" was never created', force_release_throttled_resource.resource_id
             using errcode = 'no_data_found',
                   hint = 'select resource_id from lock.throttled_resource lists what there is.';
-    elsif previous.last_locked at time zone 'UTC' + previous.throttle_interval < clock_timestamp() at time zone 'UTC' then
+    elsif lock.utc(previous.last_locked) + previous.throttle_interval < lock.utc(clock_timestamp()) then
         return false;
     end if;
     update lock.throttled_resource

@@ -34,12 +34,12 @@ begin
     set
         last_locked = right_now,
         last_locker_details = lock_throttled_resource.details,
-        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
+        unused_since = lock.full_hour(lock.utc(right_now) + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ready.resource_id
         from lock.throttled_resource as ready
         where ready.resource_id = lock_throttled_resource.resource_id
-          and ready.last_locked at time zone 'UTC' + ready.throttle_interval < right_now at time zone 'UTC'
+          and lock.utc(ready.last_locked) + ready.throttle_interval < lock.utc(right_now)
         for no key update skip locked
     );
     if found then

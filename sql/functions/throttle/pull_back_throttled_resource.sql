@@ -17,12 +17,12 @@ begin
     update lock.throttled_resource
     set
         last_locked = right_now,
-        unused_since = date_trunc('hour', right_now at time zone 'UTC' + throttled_resource.throttle_interval)
+        unused_since = lock.full_hour(lock.utc(right_now) + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ahead.resource_id
         from lock.throttled_resource as ahead
         where ahead.resource_id = pull_back_throttled_resource.resource_id
-          and ahead.last_locked at time zone 'UTC' > right_now at time zone 'UTC' + ahead.throttle_interval + interval '1 minute'
+          and lock.utc(ahead.last_locked) > lock.utc(right_now) + ahead.throttle_interval + interval '1 minute'
         for no key update skip locked
     );
     if found then

@@ -23,8 +23,8 @@ begin
         or octet_length(acquire_time_slot.task_id) not between 1 and 1024
         or acquire_time_slot.resolution is null
         or acquire_time_slot.resolution not between interval '1 microsecond' and interval '1000 days'
-        or extract(month from acquire_time_slot.resolution) <> 0
-        or extract(year from acquire_time_slot.resolution) <> 0
+        or date_part('month', acquire_time_slot.resolution) <> 0
+        or date_part('year', acquire_time_slot.resolution) <> 0
         or not isfinite(acquire_time_slot.at)
         or pg_is_in_recovery()
     then
@@ -41,7 +41,7 @@ begin
         right_now := clock_timestamp();
         slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, right_now), timestamptz 'epoch');
         if acquire_time_slot.at < timestamptz 'epoch'
-            and slot at time zone 'UTC' + acquire_time_slot.resolution <= acquire_time_slot.at at time zone 'UTC'
+            and lock.utc(slot) + acquire_time_slot.resolution <= lock.utc(acquire_time_slot.at)
         then
             slot := acquire_time_slot.at;
         end if;
@@ -50,7 +50,7 @@ begin
             slot_start = slot,
             resolution = acquire_time_slot.resolution,
             granted_at = right_now,
-            unused_since = date_trunc('hour', greatest(slot at time zone 'UTC' + acquire_time_slot.resolution, right_now at time zone 'UTC'))
+            unused_since = lock.full_hour(greatest(lock.utc(slot) + acquire_time_slot.resolution, lock.utc(right_now)))
         where time_slot.task_id = acquire_time_slot.task_id
           and case when time_slot.slot_start < slot then lock.uncontended(time_slot.task_id) or grabbed end;
         if found then

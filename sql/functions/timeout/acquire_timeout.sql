@@ -31,24 +31,24 @@ begin
     loop
         right_now := clock_timestamp();
         update lock.timeout
-        set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+        set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)
         where timeout.task_id = acquire_timeout.task_id
           and case
-                when timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+                when lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now)
                 then lock.uncontended(timeout.task_id) or grabbed
               end;
         if found then
             if clock_timestamp() - right_now > interval '1 millisecond' then
                 right_now := clock_timestamp();
                 update lock.timeout
-                set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+                set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)
                 where timeout.task_id = acquire_timeout.task_id;
             end if;
             return true;
         end if;
         select
             timeout.timeout,
-            timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC',
+            lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now),
             timeout.ts > right_now
         into length, passed, ahead
         from lock.timeout
@@ -64,7 +64,7 @@ begin
             perform
             from lock.timeout
             where timeout.task_id = acquire_timeout.task_id
-              and timeout.ts at time zone 'UTC' + timeout.timeout < right_now at time zone 'UTC'
+              and lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now)
             for no key update skip locked;
             grabbed := found;
             continue when grabbed;

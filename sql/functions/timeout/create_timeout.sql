@@ -30,7 +30,7 @@ begin
     update lock.timeout
     set
         timeout = create_timeout.timeout,
-        unused_since = greatest(timeout.unused_since, date_trunc('hour', timeout.ts at time zone 'UTC' + create_timeout.timeout))
+        unused_since = greatest(timeout.unused_since, lock.full_hour(lock.utc(timeout.ts) + create_timeout.timeout))
     where timeout.task_id = create_timeout.task_id;
     if not found then
         perform lock.give_up('timeout', create_timeout.task_id);

@@ -19,7 +19,7 @@ begin
     perform
     from lock.timeout
     where timeout.task_id = force_release_timeout.task_id
-      and timeout.ts at time zone 'UTC' + timeout.timeout < clock_timestamp() at time zone 'UTC';
+      and lock.utc(timeout.ts) + timeout.timeout < lock.utc(clock_timestamp());
     if found then
         return false;
     end if;
@@ -31,7 +31,7 @@ begin
         raise exception 'timeout "%" was never created', force_release_timeout.task_id
             using errcode = 'no_data_found',
                   hint = 'select task_id from lock.timeout lists what there is.';
-    elsif previous.ts at time zone 'UTC' + previous.timeout < clock_timestamp() at time zone 'UTC' then
+    elsif lock.utc(previous.ts) + previous.timeout < lock.utc(clock_timestamp()) then
         return false;
     end if;
     update lock.timeout

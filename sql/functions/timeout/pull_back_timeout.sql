@@ -15,12 +15,12 @@ declare
     right_now  constant timestamptz := clock_timestamp();
 begin
     update lock.timeout
-    set ts = right_now, unused_since = date_trunc('hour', right_now at time zone 'UTC' + timeout.timeout)
+    set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)
     where timeout.task_id = (
         select ahead.task_id
         from lock.timeout as ahead
         where ahead.task_id = pull_back_timeout.task_id
-          and ahead.ts at time zone 'UTC' > right_now at time zone 'UTC' + ahead.timeout + interval '1 minute'
+          and lock.utc(ahead.ts) > lock.utc(right_now) + ahead.timeout + interval '1 minute'
         for no key update skip locked
     );
     if found then
