@@ -56,7 +56,8 @@ func (e *retryError) Unwrap() error { return e.err }
 // listen on one more.
 //
 // handle gets a READ COMMITTED transaction and a batch of one entity: its create alone, or all its outstanding updates,
-// oldest first. Nobody else has the entity until the transaction ends, and the batch is settled in the same transaction:
+// oldest first. Nobody else has the entity until the transaction ends. The batch's ProcessID is a new one for every capture: a
+// name for what handle does outside the database that no other try has. The batch is settled in the same transaction:
 //
 //   - nil: complete, committed together with what handle did in tx.
 //   - an error: what handle did in tx is undone, and the batch, all of it, is settled as error with the error's text as its message. So it

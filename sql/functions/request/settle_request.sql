@@ -20,6 +20,7 @@ declare
     batch    record;
     kept     boolean;
     until    timestamptz;
+    ended    timestamptz;
     moved    bigint;
     settled  bigint := 0;
 begin
@@ -68,9 +69,10 @@ begin
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
         else
+            ended := clock_timestamp();
             update lock.request
             set request_status = settle_request.status::lock.request_status,
-                settled_at = clock_timestamp(),
+                settled_at = ended,
                 attempts = request.attempts + 1,
                 message = settle_request.message,
                 head = kept and request.request_id in (select unnest(batch.heads) except select unnest(batch.free))
