@@ -126,8 +126,9 @@ func TestDemo(t *testing.T) {
 
 	t.Run("says in one sentence that there is no PostgreSQL", func(t *testing.T) {
 		t.Parallel()
-		// A mount namespace hides the binaries, the address of no engine hides Docker, and an empty PATH hides apt-get.
-		hide := "for dir in /usr/lib/postgresql /usr/pgsql-*; do if test -d $dir; then mount -t tmpfs none $dir || exit 9; fi; done; "
+		// A mount namespace hides the binaries and Docker's socket, the address of no engine any other, and an empty PATH hides apt-get.
+		hide := "for dir in /usr/lib/postgresql /usr/pgsql-*; do if test -d $dir; then mount -t tmpfs none $dir || exit 9; fi; done; " +
+			"if test -S /var/run/docker.sock; then mount --bind /dev/null /var/run/docker.sock || exit 9; fi; "
 		probe := exec.Command("unshare", "--mount", "--map-root-user", "sh", "-c", hide)
 		if out, err := probe.CombinedOutput(); err != nil {
 			t.Skipf("no mount namespaces here: %v: %s", err, bytes.TrimSpace(out))

@@ -163,7 +163,7 @@ func TestWakeRounds(t *testing.T) {
 		e, owner := wakeEnv(t)
 		_, err := owner.Exec(ctx, wakeUnlocked)
 		must(t, err)
-		if lost := wakeRounds(t, e, owner, 10000, time.Second); lost == 0 {
+		if lost := wakeRounds(t, e, owner, 40000, time.Second); lost == 0 {
 			t.Fatal("a wake-up without the producers' lock was never lost")
 		}
 	})
