@@ -93,6 +93,16 @@ func wakeIdlers(t *testing.T, e *env, queue string) (n int) {
 func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within time.Duration) (lost int64) {
 	t.Helper()
 	const queues = 8
+	// A worker goes idle within some round trips; producers are to come at any moment of that, and to commit at any moment.
+	began := time.Now()
+	for range 10 {
+		must(t, owner.Ping(ctx))
+	}
+	span := max(time.Millisecond, time.Since(began))
+	dwell := func() {
+		for began, pause := time.Now(), rand.N(span); time.Since(began) < pause; {
+		}
+	}
 	var wg sync.WaitGroup
 	var losses atomic.Int64
 	for n := range queues {
@@ -107,8 +117,7 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within ti
 				if losses.Load() > 0 {
 					return
 				}
-				for began, pause := time.Now(), rand.N(time.Millisecond); time.Since(began) < pause; {
-				}
+				dwell()
 				made := int64(1)
 				err := pgx.BeginFunc(ctx, owner, func(tx pgx.Tx) error {
 					if rand.N(4) == 0 {
@@ -126,6 +135,7 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within ti
 						made++
 						_, err = tx.Exec(ctx, "select produce($1)", queue)
 					}
+					dwell()
 					return err
 				})
 				if err != nil {
