@@ -129,6 +129,28 @@ func TestTimeSlotNow(t *testing.T) {
 	answers(s, true, "select lock.acquire_time_slot('a', '1000 days')")
 }
 
+// A slot that is shorter than the update takes is over when the update is done, every time.
+func TestTimeSlotShorterThanUpdate(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	admin(t, e, `
+		create function slow() returns trigger language plpgsql as $$
+		declare
+			until constant timestamptz := clock_timestamp() + interval '3 milliseconds';
+		begin
+			while clock_timestamp() < until loop
+			end loop;
+			return new;
+		end;
+		$$;
+		create trigger slow before update on lock.time_slot for each row execute function slow()`)
+	s := e.session(t)
+	s.exec("select set_config('statement_timeout', $1, false)", fmt.Sprint(patience.Milliseconds()/2))
+	for range 3 {
+		answers(s, true, "select lock.acquire_time_slot('a', '1 millisecond')")
+	}
+}
+
 func TestTimeSlotRefuses(t *testing.T) {
 	t.Parallel()
 	s := open(t, advisory).session(t)

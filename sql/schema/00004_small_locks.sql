@@ -1087,6 +1087,7 @@ declare
     right_now  timestamptz;
     slot       timestamptz;
     grabbed    boolean not null := false;
+    granted    boolean not null := false;
     attempt    integer not null := 0;
 begin
     if acquire_time_slot.task_id is null
@@ -1123,11 +1124,13 @@ begin
             unused_since = lock.full_hour(greatest(lock.utc(slot) + acquire_time_slot.resolution, lock.utc(right_now)))
         where time_slot.task_id = acquire_time_slot.task_id
           and case when time_slot.slot_start < slot then lock.uncontended(time_slot.task_id) or grabbed end;
-        if found then
-            -- The update itself may have waited, for a row that somebody had only locked.
-            grabbed := acquire_time_slot.at is null
+        if found or granted then
+            -- The update itself may have waited, for a row that somebody had only locked. Once: it can take longer than a slot.
+            grabbed := not granted
+                and acquire_time_slot.at is null
                 and clock_timestamp() - right_now > interval '1 millisecond'
                 and date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch') > slot;
+            granted := true;
             continue when grabbed;
             return true;
         end if;
