@@ -920,6 +920,61 @@ func TestLeaseVacuum(t *testing.T) {
 	}
 }
 
+// A name on which a lease is granted between a vacuum's snapshot and its lock stays: a release would not find whom to wake.
+func TestLeaseVacuumRace(t *testing.T) {
+	t.Parallel()
+	lost := func(e *env) (lost int64) {
+		var wg sync.WaitGroup
+		var count atomic.Int64
+		done := make(chan struct{})
+		for i := range 4 {
+			s := e.session(t)
+			wg.Go(func() {
+				for range rounds(t, 2000) {
+					var token int64
+					var released bool
+					name := fmt.Sprint("n", i)
+					err := s.conn.QueryRow(ctx, "select token from lock.acquire_lease($1, 'me', '1 hour')", name).Scan(&token)
+					if err == nil {
+						err = s.conn.QueryRow(ctx, "select lock.release_lease($1, $2)", name, token).Scan(&released)
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if !released {
+						count.Add(1)
+					}
+				}
+			})
+		}
+		var vacuums sync.WaitGroup
+		for range 2 {
+			vacuum := e.sessionAs(t, e.owner)
+			vacuums.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					if _, err := vacuum.conn.Exec(ctx, "select lock.vacuum_leases('1 microsecond')"); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		close(done)
+		vacuums.Wait()
+		return count.Load()
+	}
+	if n := lost(open(t, advisory)); n != 0 {
+		t.Fatalf("%d releases of live leases answered false", n)
+	}
+}
+
 func TestLeaseCost(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)

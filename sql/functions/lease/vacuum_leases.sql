@@ -1,7 +1,7 @@
 -- vacuum_leases forgets leases and names that nobody has used for a while; their tokens are never given again.
 --
--- The floor is locked first and raised in the same transaction: see add_lease_name. A name that is granted meanwhile has a new
--- granted_at, which is what the lock on its row checks again.
+-- The floor is locked first and raised in the same transaction: see add_lease_name. Names are locked, and their leases looked for once
+-- more, on a newer snapshot: one can have been granted after the first and before the lock, in a transaction that began it long ago.
 create or replace function lock.vacuum_leases(
     older_than  interval,
     max         integer   default 10000
@@ -13,9 +13,10 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    before     timestamptz;
-    highest    bigint;
-    forgotten  bigint;
+    before      timestamptz;
+    idle_names  text[];
+    highest     bigint;
+    forgotten   bigint;
 begin
     perform lock.check_ttl(vacuum_leases.older_than);
     if vacuum_leases.max is null then
@@ -40,20 +41,27 @@ begin
         limit vacuum_leases.max
         for update skip locked
     );
+    select array_agg(idle.name) into idle_names
+    from (
+        select lease_name.name
+        from lock.lease_name
+        where lease_name.granted_at < before
+          and not exists (
+            select
+            from lock.lease
+            where lease.name = lease_name.name
+          )
+        limit vacuum_leases.max
+        for update of lease_name skip locked
+    ) as idle;
     with gone as (
         delete from lock.lease_name
-        where lease_name.name in (
-            select idle.name
-            from lock.lease_name as idle
-            where idle.granted_at < before
-              and not exists (
-                select
-                from lock.lease
-                where lease.name = idle.name
-              )
-            limit vacuum_leases.max
-            for update of idle skip locked
-        )
+        where lease_name.name = any(idle_names)
+          and not exists (
+            select
+            from lock.lease
+            where lease.name = lease_name.name
+          )
         returning lease_name.token
     )
     select count(*), max(gone.token) into forgotten, highest
