@@ -136,7 +136,7 @@ func TestTimeSlotShorterThanUpdate(t *testing.T) {
 	admin(t, e, `
 		create function slow() returns trigger language plpgsql as $$
 		declare
-			until constant timestamptz := clock_timestamp() + interval '3 milliseconds';
+			until constant timestamptz := clock_timestamp() + interval '20 milliseconds';
 		begin
 			while clock_timestamp() < until loop
 			end loop;
@@ -147,7 +147,7 @@ func TestTimeSlotShorterThanUpdate(t *testing.T) {
 	s := e.session(t)
 	s.exec("select set_config('statement_timeout', $1, false)", fmt.Sprint(patience.Milliseconds()/2))
 	for range 3 {
-		answers(s, true, "select lock.acquire_time_slot('a', '1 millisecond')")
+		answers(s, true, "select lock.acquire_time_slot('a', '5 milliseconds')")
 	}
 }
 

@@ -54,6 +54,8 @@ func TestWaitThenTheClock(t *testing.T) {
 			holder.exec("begin")
 			holder.exec(c.holder)
 			p := waiter.start(c.call).blocked()
+			blocked := time.Now()
+			eventually(t, "the wait counts as long", func() bool { return time.Since(blocked) > 20*time.Millisecond })
 			behind := get[time.Time](holder, "select clock_timestamp()")
 			holder.exec(c.ending)
 			p.ends()

@@ -1128,7 +1128,7 @@ begin
             -- The update itself may have waited, for a row that somebody had only locked. Once: it can take longer than a slot.
             grabbed := not granted
                 and acquire_time_slot.at is null
-                and clock_timestamp() - right_now > interval '1 millisecond'
+                and clock_timestamp() - right_now > interval '10 milliseconds'
                 and date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch') > slot;
             granted := true;
             continue when grabbed;
@@ -1288,7 +1288,7 @@ begin
                 then lock.uncontended(timeout.task_id) or grabbed
               end;
         if found then
-            if clock_timestamp() - right_now > interval '1 millisecond' then
+            if clock_timestamp() - right_now > interval '10 milliseconds' then
                 right_now := clock_timestamp();
                 update lock.timeout
                 set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)

@@ -58,7 +58,7 @@ begin
             -- The update itself may have waited, for a row that somebody had only locked. Once: it can take longer than a slot.
             grabbed := not granted
                 and acquire_time_slot.at is null
-                and clock_timestamp() - right_now > interval '1 millisecond'
+                and clock_timestamp() - right_now > interval '10 milliseconds'
                 and date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch') > slot;
             granted := true;
             continue when grabbed;

@@ -38,7 +38,7 @@ begin
                 then lock.uncontended(timeout.task_id) or grabbed
               end;
         if found then
-            if clock_timestamp() - right_now > interval '1 millisecond' then
+            if clock_timestamp() - right_now > interval '10 milliseconds' then
                 right_now := clock_timestamp();
                 update lock.timeout
                 set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)
