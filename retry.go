@@ -3,6 +3,7 @@ package locks
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -21,6 +22,20 @@ func Retryable(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")
 }
+
+// Retry makes an error of the work that Work and WorkTasks hand out a wish to try again, by any worker, no earlier than delay
+// from now. errors.Is and errors.As reach err.
+func Retry(err error, delay time.Duration) error {
+	return &retryError{err: err, delay: delay}
+}
+
+type retryError struct {
+	err   error
+	delay time.Duration
+}
+
+func (e *retryError) Error() string { return fmt.Sprintf("retry in %v: %v", e.delay, e.err) }
+func (e *retryError) Unwrap() error { return e.err }
 
 // retry runs attempt until it succeeds, fails with an error that is not Retryable, has failed often enough, or ctx ends. The
 // pauses grow twofold and are random, so that two who met do not meet again.

@@ -60,21 +60,11 @@ type TaskOptions struct {
 	OnError  func(error)   // told of every error that the loop survives, such as a lost connection. Default: nobody is.
 }
 
-// A RetryError is what a task's work returns to be captured again no earlier than After from now. A task that was captured from
-// failed or new goes back as failed, and is dead when it has no retry left.
-type RetryError struct {
-	After time.Duration // 0: at once
-	Err   error         // why
-}
-
-func (e *RetryError) Error() string { return fmt.Sprintf("retry after %v: %v", e.After, e.Err) }
-func (e *RetryError) Unwrap() error { return e.Err }
-
 // WorkTasks captures tasks of a queue, has work do them, settles them and captures the next, until ctx ends (it returns ctx's
 // error) or an error comes that no pause can mend. Run as many as there should be workers; they share one listening connection.
 //
-// work returns one error per task, in their order, or nil when all are done: nil is done, anything else failed, and a
-// *RetryError failed with a delay. Its ctx ends with WorkTasks'; what it did by then is still settled. Give tasks a timeout: a
+// work returns one error per task, in their order, or nil when all are done: nil is done, anything else failed, and
+// Retry(err, delay) failed and not captured again before delay has passed (a task without a retry left is dead all the same). Its ctx ends with WorkTasks'; what it did by then is still settled. Give tasks a timeout: a
 // worker that dies keeps its tasks until their timeouts have passed. Work that takes longer has to call
 // db.Queries.ExtendTask; when it was too slow and another worker has the task, its result is dropped.
 //
@@ -179,9 +169,9 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 		result, delay := db.TaskDone, time.Duration(0)
 		if errs != nil && errs[i] != nil {
 			result = db.TaskFailed
-			var retry *RetryError
+			var retry *retryError
 			if errors.As(errs[i], &retry) {
-				delay = max(0, retry.After)
+				delay = max(0, retry.delay)
 			}
 		}
 		w.ids, w.attempts = append(w.ids, task.ID), append(w.attempts, task.Attempt)

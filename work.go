@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -37,20 +38,6 @@ func WorkOnError(tell func(error)) WorkOption {
 	return func(w *requestWorker) { w.wake.OnError = tell }
 }
 
-// Retry makes a handler's error a request to put the batch back, to be tried again after delay (at least a millisecond) by
-// any worker. When one of its requests has been tried as often as WorkAttempts allows, it is settled as error. errors.Is and errors.As reach err.
-func Retry(err error, delay time.Duration) error {
-	return &retryError{err: err, delay: max(delay, time.Millisecond)}
-}
-
-type retryError struct {
-	err   error
-	delay time.Duration
-}
-
-func (e *retryError) Error() string { return fmt.Sprintf("retry in %v: %v", e.delay, e.err) }
-func (e *retryError) Unwrap() error { return e.err }
-
 // Work runs the back end of a request queue until ctx ends, and returns ctx's error then. Any number of workers, in any
 // number of processes, share a queue; each uses one connection of the pool at a time, and all those of a process and pool
 // listen on one more.
@@ -63,9 +50,9 @@ func (e *retryError) Unwrap() error { return e.err }
 //   - an error: what handle did in tx is undone, and the batch, all of it, is settled as error with the error's text as its message. So it
 //     is when handle leaves tx in a state that cannot be settled or committed: a deferred constraint, a role without rights, a commit
 //     or rollback of its own.
-//   - Retry(err, delay): undone, and put back, unless one of the batch has had its last try: then it is an error. The requests'
-//     Attempts say how often they were tried before.
-//   - a panic: as an error.
+//   - Retry(err, delay), delay being at least a millisecond: undone, and put back for any worker, unless one of the batch has
+//     been tried as often as WorkAttempts allows: then it is an error. The requests' Attempts say how often they were tried before.
+//   - a panic: as an error; the one that WorkOnError gets ends with the stack.
 //   - a lost connection, or an error that is Retryable: everything is undone, nothing is counted, and the batch is as new. It
 //     is found again at once. A context that ends during a query of handle closes the connection, too; prefer
 //     statement_timeout for a limit.
@@ -169,7 +156,7 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	}
 	var retry *retryError
 	if errors.As(outcome, &retry) && !w.exhausted(batch) {
-		settle.Status, settle.Delay = "new", retry.delay
+		settle.Status, settle.Delay = "new", max(retry.delay, time.Millisecond)
 	}
 	if err == nil {
 		_, err = q.SettleRequest(finish, settle)
@@ -187,12 +174,17 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 		return false, err
 	}
 	if settle.Status == "new" {
-		w.due = append(w.due, time.Now().Add(retry.delay))
+		w.due = append(w.due, time.Now().Add(settle.Delay))
 	} else {
 		w.worked = true
 	}
 	if outcome != nil && w.wake.OnError != nil {
-		w.wake.OnError(fmt.Errorf("locks: request %d of %.60q: %w", batch[0].RequestID, w.queueID, outcome))
+		outcome = fmt.Errorf("locks: request %d of %.60q: %w", batch[0].RequestID, w.queueID, outcome)
+		var panicked *panicError
+		if errors.As(outcome, &panicked) {
+			outcome = fmt.Errorf("%w\n%s", outcome, panicked.stack)
+		}
+		w.wake.OnError(outcome)
 	}
 	return true, nil
 }
@@ -240,10 +232,23 @@ func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) 
 func (w *requestWorker) call(ctx context.Context, tx pgx.Tx, batch []db.Request) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = fmt.Errorf("panic: %v", value)
+			err = &panicError{value, debug.Stack()}
 		}
 	}()
 	return w.handle(ctx, tx, batch)
+}
+
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+// Unwrap gives what was panicked with, when that is an error.
+func (e *panicError) Unwrap() error {
+	err, _ := e.value.(error)
+	return err
 }
 
 func (w *requestWorker) exhausted(batch []db.Request) bool {

@@ -290,7 +290,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	})
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var lost, conflicts atomic.Int32
+	var lost, conflicts, stacks atomic.Int32
 	done := make(chan error, 1)
 	go func() {
 		done <- locks.Work(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
@@ -354,7 +354,11 @@ func TestRequestWorkOutcomes(t *testing.T) {
 				return fmt.Errorf("request %s is poison", batch[1].Payload)
 			}
 			return nil
-		}, locks.WorkAttempts(4))
+		}, locks.WorkAttempts(4), locks.WorkOnError(func(err error) {
+			if strings.Contains(err.Error(), "panic: out of ink") && strings.Contains(err.Error(), "request_work_test.go") {
+				stacks.Add(1)
+			}
+		}))
 	}()
 	super := e.sessionAs(t, e.super)
 	eventually(t, "everything is settled", func() bool {
@@ -384,6 +388,9 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	got := requestRows(super, "select entity_id, request_status::text, attempts, coalesce(case when request_status = 'error' then message end, '-') from lock.request order by request_id")
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if n := stacks.Load(); n != 1 {
+		t.Errorf("%d times a stack of the panic", n)
 	}
 	answers(super, "conflict good lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect")
 }

@@ -148,7 +148,7 @@ func TestTaskWork(t *testing.T) {
 				case "bad":
 					errs[i] = errors.New("no good")
 				case "later":
-					errs[i] = fmt.Errorf("wrapped: %w", &locks.RetryError{After: time.Hour, Err: errors.New("not yet")})
+					errs[i] = fmt.Errorf("wrapped: %w", locks.Retry(errors.New("not yet"), time.Hour))
 				}
 			}
 			return errs
