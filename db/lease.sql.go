@@ -12,7 +12,7 @@ import (
 )
 
 const acquireLease = `-- name: AcquireLease :one
-select name, token, owner, acquired_at, renewed_at, expires_at from lock.acquire_lease(name => $1::text, owner => $2::text, ttl => $3::interval, permits => $4::integer)
+select name, token, owner, acquired_at, renewed_at, expires_at, awaited from lock.acquire_lease(name => $1::text, owner => $2::text, ttl => $3::interval, permits => $4::integer)
 `
 
 type AcquireLeaseParams struct {
@@ -39,6 +39,7 @@ func (q *Queries) AcquireLease(ctx context.Context, arg AcquireLeaseParams) (Lea
 		&i.AcquiredAt,
 		&i.RenewedAt,
 		&i.ExpiresAt,
+		&i.Awaited,
 	)
 	return i, err
 }

@@ -130,6 +130,8 @@ type Lease struct {
 	// When expires_at was last set.
 	RenewedAt time.Time
 	ExpiresAt time.Time
+	// Somebody waits in lock.await_lease for its end: its release sends a notification.
+	Awaited bool
 }
 
 // One row: the greatest token of any name that was forgotten. New names start above it.
@@ -154,8 +156,6 @@ type LeaseName struct {
 	Name      string
 	Token     int64
 	GrantedAt time.Time
-	// Somebody waits for the name: the next release sends a notification and takes the mark away.
-	Awaited bool
 }
 
 // What lock.revoke_lease did, for good: rows are the owner's to delete.

@@ -290,7 +290,7 @@ func TestWithLeaseWait(t *testing.T) {
 		}()
 		eventually(t, "it waits", func() bool {
 			var awaited bool
-			must(t, e.admin.QueryRow(ctx, "select bool_or(awaited) from lock.lease_name").Scan(&awaited))
+			must(t, e.admin.QueryRow(ctx, "select bool_or(awaited) from lock.lease").Scan(&awaited))
 			return awaited
 		})
 		meanwhile()

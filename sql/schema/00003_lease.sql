@@ -8,6 +8,7 @@ create table if not exists lock.lease (
     acquired_at  timestamptz       not null,
     renewed_at   timestamptz       not null,
     expires_at   timestamptz       not null,
+    awaited      boolean           not null default false,
     constraint lease_pkey primary key (name, token)
 );
 
@@ -24,20 +25,19 @@ comment on column lock.lease.owner is
 comment on column lock.lease.renewed_at is
     'When expires_at was last set.';
 
+comment on column lock.lease.awaited is
+    'Somebody waits in lock.await_lease for its end: its release sends a notification.';
+
 create table if not exists lock.lease_name (
     name        text collate "C"  not null,
     token       bigint            not null,
     granted_at  timestamptz       not null,
-    awaited     boolean           not null default false,
     constraint lease_name_pkey primary key (name)
 );
 
 comment on table lock.lease_name is
     'Every name that ever had a lease, until lock.vacuum_leases forgets it, and the greatest token given on it. Its row is the gate of '
     'all who acquire the name.';
-
-comment on column lock.lease_name.awaited is
-    'Somebody waits for the name: the next release sends a notification and takes the mark away.';
 
 create table if not exists lock.lease_floor (
     only_row  boolean  not null default true,
@@ -136,7 +136,7 @@ begin
         where lease_name.name = acquire_lease.name
           and lease_name.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
           and case
-                when acquire_lease.permits > (select count(*) from lock.lease where lease.name = acquire_lease.name)
+                when not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)
                 then lock.uncontended(lease_name.name)
               end
         returning lease_name.token
@@ -339,9 +339,12 @@ revoke all on function lock.assert_lease(text, bigint) from public;
 -- with more leases than permits that is not the first to end. When that one had run out before it was asked for, a transaction
 -- that asserted it is still open, and nobody can say for how long: the answer is to come back in a ttl, 5 seconds at most.
 --
--- The mark is set while the name's row is held for update, and the leases are looked at once more behind that lock: see
--- lock.notify_lease_waiters. A mark that is seen on one snapshot with the leases serves everybody: whoever set it has waited for
--- each release that had not seen it, and who takes it away notifies. Then nothing is written and nothing waited for.
+-- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no permit is free, and who ends one
+-- of them sees its mark, or deleted it first, and then there is nothing to mark. When all have been marked by others, nothing is
+-- written and nothing waited for.
+--
+-- It waits for others, who may be about to end a lease, only while it has marked none: so nobody who ends two in a transaction
+-- meets it in a deadlock. What is left to be marked then is for the next call.
 create or replace function lock.await_lease(
     name     text,
     owner    text,
@@ -355,10 +358,10 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    answer       lock.lease_holder;
-    asked        timestamptz;
-    awaited      boolean;
-    behind_gate  boolean := false;
+    answer  lock.lease_holder;
+    asked   timestamptz;
+    silent  bigint[];
+    marked  bigint;
 begin
     loop
         asked := clock_timestamp();
@@ -372,13 +375,17 @@ begin
         select
             lease.name, 0, lease.owner, lease.acquired_at, lease.renewed_at, lease.expires_at,
             lease.expires_at - clock_timestamp(),
-            lease_name.awaited
+            array(
+                select other.token
+                from lock.lease as other
+                where other.name = await_lease.name
+                  and not other.awaited
+            )
         into
             answer.name, answer.token, answer.owner, answer.acquired_at, answer.renewed_at, answer.expires_at,
             answer.expires_in,
-            awaited
+            silent
         from lock.lease
-        join lock.lease_name on lease_name.name = lease.name
         where lease.name = await_lease.name
         order by lease.expires_at desc, lease.token desc
         offset await_lease.permits - 1
@@ -388,20 +395,35 @@ begin
         if answer.expires_in <= interval '0' then
             answer.expires_in := least(await_lease.ttl, interval '5 seconds');
         end if;
-        if behind_gate and not awaited then
-            update lock.lease_name
+        if silent <> '{}' then
+            update lock.lease
             set awaited = true
-            where lease_name.name = await_lease.name;
+            where (lease.name, lease.token) in (
+                select free.name, free.token
+                from lock.lease as free
+                where free.name = await_lease.name
+                  and free.token = any(silent)
+                  and not free.awaited
+                for no key update skip locked
+            );
+            get diagnostics marked = row_count;
+            if marked = 0 then
+                update lock.lease
+                set awaited = true
+                where lease.name = await_lease.name
+                  and lease.token = silent[1]
+                  and not lease.awaited;
+                -- It has ended, or another waiter has marked it.
+                continue when not found;
+                marked := 1;
+                answer.expires_in := greatest(least(answer.expires_in, answer.expires_at - clock_timestamp()), interval '0');
+            end if;
+            if marked < cardinality(silent) then
+                answer.expires_in := interval '0';
+            end if;
         end if;
-        if awaited or behind_gate then
-            return next answer;
-            return;
-        end if;
-        perform
-        from lock.lease_name
-        where lease_name.name = await_lease.name
-        for update;
-        behind_gate := true;
+        return next answer;
+        return;
     end loop;
 end;
 $$;
@@ -411,8 +433,8 @@ comment on function lock.await_lease(text, text, interval, integer) is
     'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row: the lease that was granted, or token 0 with '
     'the holder, expiry and expires_in of the lease whose end would free a permit. Sleep for expires_in, or until a notification on channel '
     'lock_lease whose payload is the name, and call it again; listen before the first call. A release or revocation notifies only because of this call. '
-    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps others from acquiring and releasing leases on the name '
-    'until its transaction ends. Errors: as lock.acquire_lease.';
+    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
+    'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
 
 revoke all on function lock.await_lease(text, text, interval, integer) from public;
 
@@ -509,42 +531,27 @@ revoke all on function lock.check_ttl(interval) from public;
 
 -- file: sql/functions/lease/notify_lease_waiters.sql
 -- +goose StatementBegin
--- notify_lease_waiters notifies channel lock_lease at commit, and takes away the mark that asked for it.
+-- notify_lease_waiters notifies channel lock_lease at commit.
 --
--- A notification makes every commit of the server queue behind one lock, hence only for a name that is marked as awaited.
--- Nobody is missed: await_lease sets the mark while it holds the name's row for update, and looks at the leases behind that lock;
--- who ends a lease reads the mark with a key share lock on the same row, taken after the lease's row went and kept until the
--- commit. So one of the two sees the other. Acquiring updates no key, and does not wait for a key share lock.
---
--- The mark goes with the notification, because everyone wakes and marks anew, unless that would mean waiting for somebody
--- at the gate: then the next release notifies once too often.
+-- A notification makes every commit of the server queue behind one lock, hence only for a lease that is marked as awaited.
 create or replace function lock.notify_lease_waiters(
     name  text
 )
 returns void
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     if current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
         perform pg_notify('lock_lease', notify_lease_waiters.name);
     end if;
-    update lock.lease_name
-    set awaited = false
-    where lease_name.name in (
-        select marked.name
-        from lock.lease_name as marked
-        where marked.name = notify_lease_waiters.name
-        for no key update skip locked
-    );
 end;
 $$;
 -- +goose StatementEnd
 
 comment on function lock.notify_lease_waiters(text) is
-    'Internal: notifies channel lock_lease, payload the name, and takes away the mark that asked for it.';
+    'Internal: notifies channel lock_lease, payload the name.';
 
 revoke all on function lock.notify_lease_waiters(text) from public;
 
@@ -552,8 +559,8 @@ revoke all on function lock.notify_lease_waiters(text) from public;
 -- +goose StatementBegin
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
--- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease. Who waits is asked behind it,
--- as lock.notify_lease_waiters explains: what the join has not yet got from the delete, it cannot lock.
+-- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease, and for who is about to mark the
+-- row as awaited, and then finds the mark.
 create or replace function lock.release_lease(
     name   text,
     token  bigint
@@ -568,16 +575,10 @@ declare
     live     boolean;
     awaited  boolean;
 begin
-    with gone as (
-        delete from lock.lease
-        where lease.name = release_lease.name
-          and lease.token = release_lease.token
-        returning lease.expires_at > clock_timestamp() as live
-    )
-    select gone.live, lease_name.awaited into live, awaited
-    from gone
-    join lock.lease_name on lease_name.name = release_lease.name
-    for key share of lease_name;
+    delete from lock.lease
+    where lease.name = release_lease.name
+      and lease.token = release_lease.token
+    returning lease.expires_at > clock_timestamp(), lease.awaited into live, awaited;
     if not found then
         perform lock.check_token(release_lease.name, release_lease.token);
         return false;
@@ -594,7 +595,7 @@ comment on function lock.release_lease(text, bigint) is
     'Gives a lease back and wakes who waits in lock.await_lease for the name; both happen at commit, so it may be the last statement of '
     'the work''s own transaction. Returns false when the lease was lost before: expired, released or revoked. Waits for other transactions that called '
     'lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 under REPEATABLE READ and SERIALIZABLE when '
-    'the lease was renewed or lost, or somebody began to wait, after the snapshot, 25006 read-only.';
+    'the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
 
 revoke all on function lock.release_lease(text, bigint) from public;
 
@@ -663,29 +664,22 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    awaited  boolean;
+    gone  lock.lease;
 begin
     perform lock.check_token(revoke_lease.name, revoke_lease.token);
     perform lock.check_id(revoke_lease.reason, 'reason');
-    with gone as (
-        delete from lock.lease
-        where lease.name = revoke_lease.name
-          and lease.token = revoke_lease.token
-          and lease.expires_at > clock_timestamp()
-        returning lease.name, lease.token, lease.owner
-    )
-    insert into lock.lease_revocation (name, token, owner, revoked_by, revoked_at, reason)
-    select gone.name, gone.token, gone.owner, session_user, clock_timestamp(), revoke_lease.reason
-    from gone;
+    delete from lock.lease
+    where lease.name = revoke_lease.name
+      and lease.token = revoke_lease.token
+      and lease.expires_at > clock_timestamp()
+    returning lease.* into gone;
     if not found then
         return false;
     end if;
-    select lease_name.awaited into awaited
-    from lock.lease_name
-    where lease_name.name = revoke_lease.name
-    for key share;
-    if awaited then
-        perform lock.notify_lease_waiters(revoke_lease.name);
+    insert into lock.lease_revocation (name, token, owner, revoked_by, revoked_at, reason)
+    values (gone.name, gone.token, gone.owner, session_user, clock_timestamp(), revoke_lease.reason);
+    if gone.awaited then
+        perform lock.notify_lease_waiters(gone.name);
     end if;
     return true;
 end;

@@ -51,7 +51,7 @@ begin
         where lease_name.name = acquire_lease.name
           and lease_name.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
           and case
-                when acquire_lease.permits > (select count(*) from lock.lease where lease.name = acquire_lease.name)
+                when not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)
                 then lock.uncontended(lease_name.name)
               end
         returning lease_name.token

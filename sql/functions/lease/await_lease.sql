@@ -4,9 +4,12 @@
 -- with more leases than permits that is not the first to end. When that one had run out before it was asked for, a transaction
 -- that asserted it is still open, and nobody can say for how long: the answer is to come back in a ttl, 5 seconds at most.
 --
--- The mark is set while the name's row is held for update, and the leases are looked at once more behind that lock: see
--- lock.notify_lease_waiters. A mark that is seen on one snapshot with the leases serves everybody: whoever set it has waited for
--- each release that had not seen it, and who takes it away notifies. Then nothing is written and nothing waited for.
+-- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no permit is free, and who ends one
+-- of them sees its mark, or deleted it first, and then there is nothing to mark. When all have been marked by others, nothing is
+-- written and nothing waited for.
+--
+-- It waits for others, who may be about to end a lease, only while it has marked none: so nobody who ends two in a transaction
+-- meets it in a deadlock. What is left to be marked then is for the next call.
 create or replace function lock.await_lease(
     name     text,
     owner    text,
@@ -20,10 +23,10 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    answer       lock.lease_holder;
-    asked        timestamptz;
-    awaited      boolean;
-    behind_gate  boolean := false;
+    answer  lock.lease_holder;
+    asked   timestamptz;
+    silent  bigint[];
+    marked  bigint;
 begin
     loop
         asked := clock_timestamp();
@@ -37,13 +40,17 @@ begin
         select
             lease.name, 0, lease.owner, lease.acquired_at, lease.renewed_at, lease.expires_at,
             lease.expires_at - clock_timestamp(),
-            lease_name.awaited
+            array(
+                select other.token
+                from lock.lease as other
+                where other.name = await_lease.name
+                  and not other.awaited
+            )
         into
             answer.name, answer.token, answer.owner, answer.acquired_at, answer.renewed_at, answer.expires_at,
             answer.expires_in,
-            awaited
+            silent
         from lock.lease
-        join lock.lease_name on lease_name.name = lease.name
         where lease.name = await_lease.name
         order by lease.expires_at desc, lease.token desc
         offset await_lease.permits - 1
@@ -53,20 +60,35 @@ begin
         if answer.expires_in <= interval '0' then
             answer.expires_in := least(await_lease.ttl, interval '5 seconds');
         end if;
-        if behind_gate and not awaited then
-            update lock.lease_name
+        if silent <> '{}' then
+            update lock.lease
             set awaited = true
-            where lease_name.name = await_lease.name;
+            where (lease.name, lease.token) in (
+                select free.name, free.token
+                from lock.lease as free
+                where free.name = await_lease.name
+                  and free.token = any(silent)
+                  and not free.awaited
+                for no key update skip locked
+            );
+            get diagnostics marked = row_count;
+            if marked = 0 then
+                update lock.lease
+                set awaited = true
+                where lease.name = await_lease.name
+                  and lease.token = silent[1]
+                  and not lease.awaited;
+                -- It has ended, or another waiter has marked it.
+                continue when not found;
+                marked := 1;
+                answer.expires_in := greatest(least(answer.expires_in, answer.expires_at - clock_timestamp()), interval '0');
+            end if;
+            if marked < cardinality(silent) then
+                answer.expires_in := interval '0';
+            end if;
         end if;
-        if awaited or behind_gate then
-            return next answer;
-            return;
-        end if;
-        perform
-        from lock.lease_name
-        where lease_name.name = await_lease.name
-        for update;
-        behind_gate := true;
+        return next answer;
+        return;
     end loop;
 end;
 $$;
@@ -75,7 +97,7 @@ comment on function lock.await_lease(text, text, interval, integer) is
     'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row: the lease that was granted, or token 0 with '
     'the holder, expiry and expires_in of the lease whose end would free a permit. Sleep for expires_in, or until a notification on channel '
     'lock_lease whose payload is the name, and call it again; listen before the first call. A release or revocation notifies only because of this call. '
-    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps others from acquiring and releasing leases on the name '
-    'until its transaction ends. Errors: as lock.acquire_lease.';
+    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
+    'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
 
 revoke all on function lock.await_lease(text, text, interval, integer) from public;

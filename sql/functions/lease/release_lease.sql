@@ -1,7 +1,7 @@
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
--- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease. Who waits is asked behind it,
--- as lock.notify_lease_waiters explains: what the join has not yet got from the delete, it cannot lock.
+-- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease, and for who is about to mark the
+-- row as awaited, and then finds the mark.
 create or replace function lock.release_lease(
     name   text,
     token  bigint
@@ -16,16 +16,10 @@ declare
     live     boolean;
     awaited  boolean;
 begin
-    with gone as (
-        delete from lock.lease
-        where lease.name = release_lease.name
-          and lease.token = release_lease.token
-        returning lease.expires_at > clock_timestamp() as live
-    )
-    select gone.live, lease_name.awaited into live, awaited
-    from gone
-    join lock.lease_name on lease_name.name = release_lease.name
-    for key share of lease_name;
+    delete from lock.lease
+    where lease.name = release_lease.name
+      and lease.token = release_lease.token
+    returning lease.expires_at > clock_timestamp(), lease.awaited into live, awaited;
     if not found then
         perform lock.check_token(release_lease.name, release_lease.token);
         return false;
@@ -41,6 +35,6 @@ comment on function lock.release_lease(text, bigint) is
     'Gives a lease back and wakes who waits in lock.await_lease for the name; both happen at commit, so it may be the last statement of '
     'the work''s own transaction. Returns false when the lease was lost before: expired, released or revoked. Waits for other transactions that called '
     'lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 under REPEATABLE READ and SERIALIZABLE when '
-    'the lease was renewed or lost, or somebody began to wait, after the snapshot, 25006 read-only.';
+    'the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
 
 revoke all on function lock.release_lease(text, bigint) from public;

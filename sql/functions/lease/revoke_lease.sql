@@ -11,29 +11,22 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    awaited  boolean;
+    gone  lock.lease;
 begin
     perform lock.check_token(revoke_lease.name, revoke_lease.token);
     perform lock.check_id(revoke_lease.reason, 'reason');
-    with gone as (
-        delete from lock.lease
-        where lease.name = revoke_lease.name
-          and lease.token = revoke_lease.token
-          and lease.expires_at > clock_timestamp()
-        returning lease.name, lease.token, lease.owner
-    )
-    insert into lock.lease_revocation (name, token, owner, revoked_by, revoked_at, reason)
-    select gone.name, gone.token, gone.owner, session_user, clock_timestamp(), revoke_lease.reason
-    from gone;
+    delete from lock.lease
+    where lease.name = revoke_lease.name
+      and lease.token = revoke_lease.token
+      and lease.expires_at > clock_timestamp()
+    returning lease.* into gone;
     if not found then
         return false;
     end if;
-    select lease_name.awaited into awaited
-    from lock.lease_name
-    where lease_name.name = revoke_lease.name
-    for key share;
-    if awaited then
-        perform lock.notify_lease_waiters(revoke_lease.name);
+    insert into lock.lease_revocation (name, token, owner, revoked_by, revoked_at, reason)
+    values (gone.name, gone.token, gone.owner, session_user, clock_timestamp(), revoke_lease.reason);
+    if gone.awaited then
+        perform lock.notify_lease_waiters(gone.name);
     end if;
     return true;
 end;

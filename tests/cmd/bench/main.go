@@ -36,7 +36,7 @@ type comparison struct {
 	scripts []script // ratios are against the first
 }
 
-// A script is what pgbench runs, prepared, as one of 8 clients.
+// A script is what pgbench runs as one of 8 clients.
 type script struct {
 	name    string
 	sql     string
@@ -53,6 +53,7 @@ var (
 	seconds = flag.Int("seconds", 5, "of each run")
 	rounds  = flag.Int("rounds", 3, "of each script; the median counts")
 	clients = flag.Int("clients", 8, "of pgbench")
+	mode    = flag.String("mode", "prepared", "of pgbench's queries: simple, extended or prepared")
 )
 
 func main() {
@@ -223,7 +224,7 @@ func measure(ctx context.Context, s *server.Server, database string, script scri
 		return 0, err
 	}
 	file.Close()
-	out, err := exec.CommandContext(ctx, filepath.Join(s.BinDir, "pgbench"), "-n", "-M", "prepared", "-c", strconv.Itoa(*clients), "-j", "2",
+	out, err := exec.CommandContext(ctx, filepath.Join(s.BinDir, "pgbench"), "-n", "-M", *mode, "-c", strconv.Itoa(*clients), "-j", "2",
 		"-T", strconv.Itoa(*seconds), "-f", file.Name(), url).CombinedOutput()
 	found := tps.FindSubmatch(out)
 	if err != nil || found == nil {
