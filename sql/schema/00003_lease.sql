@@ -100,6 +100,9 @@ comment on view lock.lease_holder is
 --
 -- The time is read behind the gate: a wait there may have been long.
 --
+-- Leases come and go, so that lock.lease can be mostly dead rows. It may have been empty when a plan was made, and a plan is kept:
+-- the functions of this kind never scan it from end to end.
+--
 -- Who passed the gate and finds nothing left undoes all of it, so that a denied caller stands in nobody's way. The ttl is added
 -- in UTC, where every day has 24 hours.
 create or replace function lock.acquire_lease(
@@ -113,6 +116,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
     granted  lock.lease;
@@ -173,13 +177,14 @@ begin
         perform lock.uncontended(acquire_lease.name);
         with expired as (
             delete from lock.lease
-            where (lease.name, lease.token) in (
-                select ended.name, ended.token
+            where lease.name = acquire_lease.name
+              and lease.token = any(array(
+                select ended.token
                 from lock.lease as ended
                 where ended.name = acquire_lease.name
                   and ended.expires_at <= clock_timestamp()
                 for update skip locked
-            )
+              ))
             returning lease.token
         )
         insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
@@ -235,6 +240,7 @@ declare
 begin
     select lease_floor.token + 1 into strict first
     from lock.lease_floor
+    where lease_floor.only_row
     for share;
     insert into lock.lease_name (name, token, granted_at)
     values (add_lease_name.name, first, clock_timestamp())
@@ -272,6 +278,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
     expires_at  timestamptz;
@@ -299,7 +306,7 @@ begin
             select lease_name.token
             from lock.lease_name
             where lease_name.name = assert_lease.name
-        ), (select lease_floor.token from lock.lease_floor))
+        ), (select lease_floor.token from lock.lease_floor where lease_floor.only_row))
     then
         raise exception 'lease % with token % is newer than this transaction''s snapshot, or never was', assert_lease.name, assert_lease.token
             using errcode = 'serialization_failure',
@@ -356,6 +363,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
     answer  lock.lease_holder;
@@ -398,14 +406,15 @@ begin
         if silent <> '{}' then
             update lock.lease
             set awaited = true
-            where (lease.name, lease.token) in (
-                select free.name, free.token
+            where lease.name = await_lease.name
+              and lease.token = any(array(
+                select free.token
                 from lock.lease as free
                 where free.name = await_lease.name
                   and free.token = any(silent)
                   and not free.awaited
                 for no key update skip locked
-            );
+              ));
             get diagnostics marked = row_count;
             if marked = 0 then
                 update lock.lease
@@ -570,6 +579,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
     live     boolean;
@@ -615,6 +625,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
     expires_at  timestamptz;
@@ -662,6 +673,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
     gone  lock.lease;

@@ -15,6 +15,9 @@
 --
 -- The time is read behind the gate: a wait there may have been long.
 --
+-- Leases come and go, so that lock.lease can be mostly dead rows. It may have been empty when a plan was made, and a plan is kept:
+-- the functions of this kind never scan it from end to end.
+--
 -- Who passed the gate and finds nothing left undoes all of it, so that a denied caller stands in nobody's way. The ttl is added
 -- in UTC, where every day has 24 hours.
 create or replace function lock.acquire_lease(
@@ -28,6 +31,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
     granted  lock.lease;
@@ -88,13 +92,14 @@ begin
         perform lock.uncontended(acquire_lease.name);
         with expired as (
             delete from lock.lease
-            where (lease.name, lease.token) in (
-                select ended.name, ended.token
+            where lease.name = acquire_lease.name
+              and lease.token = any(array(
+                select ended.token
                 from lock.lease as ended
                 where ended.name = acquire_lease.name
                   and ended.expires_at <= clock_timestamp()
                 for update skip locked
-            )
+              ))
             returning lease.token
         )
         insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)

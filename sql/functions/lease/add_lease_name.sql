@@ -17,6 +17,7 @@ declare
 begin
     select lease_floor.token + 1 into strict first
     from lock.lease_floor
+    where lease_floor.only_row
     for share;
     insert into lock.lease_name (name, token, granted_at)
     values (add_lease_name.name, first, clock_timestamp())

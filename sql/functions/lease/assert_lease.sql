@@ -16,6 +16,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
     expires_at  timestamptz;
@@ -43,7 +44,7 @@ begin
             select lease_name.token
             from lock.lease_name
             where lease_name.name = assert_lease.name
-        ), (select lease_floor.token from lock.lease_floor))
+        ), (select lease_floor.token from lock.lease_floor where lease_floor.only_row))
     then
         raise exception 'lease % with token % is newer than this transaction''s snapshot, or never was', assert_lease.name, assert_lease.token
             using errcode = 'serialization_failure',

@@ -21,6 +21,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
     answer  lock.lease_holder;
@@ -63,14 +64,15 @@ begin
         if silent <> '{}' then
             update lock.lease
             set awaited = true
-            where (lease.name, lease.token) in (
-                select free.name, free.token
+            where lease.name = await_lease.name
+              and lease.token = any(array(
+                select free.token
                 from lock.lease as free
                 where free.name = await_lease.name
                   and free.token = any(silent)
                   and not free.awaited
                 for no key update skip locked
-            );
+              ));
             get diagnostics marked = row_count;
             if marked = 0 then
                 update lock.lease
