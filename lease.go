@@ -264,12 +264,16 @@ func (h *heldLease) lose() {
 	h.cancel(ErrLeaseLost)
 }
 
-// release is false when the database says that the lease was lost. It is tried once, and also when the lease seems to be lost:
-// that frees it for others sooner.
+// release is false when the database says that the lease was lost. It is called also when the lease seems to be lost: that frees
+// it for others sooner.
 func (h *heldLease) release(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(max(h.ttl, time.Second), 5*time.Second))
 	defer cancel()
-	released, err := h.queries.ReleaseLease(ctx, db.ReleaseLeaseParams{Name: h.lease.Name, Token: h.lease.Token})
+	released := false
+	err := retry(ctx, func() (err error) {
+		released, err = h.queries.ReleaseLease(ctx, db.ReleaseLeaseParams{Name: h.lease.Name, Token: h.lease.Token})
+		return err
+	})
 	return released || err != nil
 }
 

@@ -238,18 +238,13 @@ func (w *requestWorker) call(ctx context.Context, tx pgx.Tx, batch []db.Request)
 	return w.handle(ctx, tx, batch)
 }
 
+// A panicError does not unwrap to what was panicked with, which must not look like a wish to try again.
 type panicError struct {
 	value any
 	stack []byte
 }
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
-
-// Unwrap gives what was panicked with, when that is an error.
-func (e *panicError) Unwrap() error {
-	err, _ := e.value.(error)
-	return err
-}
 
 func (w *requestWorker) exhausted(batch []db.Request) bool {
 	for _, request := range batch {

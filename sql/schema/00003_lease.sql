@@ -95,13 +95,15 @@ comment on view lock.lease_holder is
 -- its own. Under REPEATABLE READ and SERIALIZABLE the snapshot is older, and the gate itself refuses with 40001 if anybody was
 -- granted since. A release that a snapshot does not see makes this deny, never grant.
 --
+-- Who waited for the end of an expired lease waits for the end of the one that takes its place.
+--
 -- An expired lease frees its permit by being deleted, which needs its row exclusively: while a transaction that has asserted it
 -- is open, the row is skipped and its permit counts as taken. That denial writes, and undoes it: only a lock can tell.
 --
 -- The time is read behind the gate: a wait there may have been long.
 --
 -- Leases come and go, so that lock.lease can be mostly dead rows. It may have been empty when a plan was made, and a plan is kept:
--- the functions of this kind never scan it from end to end.
+-- whoever looks for the leases of one name never scans it from end to end.
 --
 -- Who passed the gate and finds nothing left undoes all of it, so that a denied caller stands in nobody's way. The ttl is added
 -- in UTC, where every day has 24 hours.
@@ -185,12 +187,13 @@ begin
                   and ended.expires_at <= clock_timestamp()
                 for update skip locked
               ))
-            returning lease.token
+            returning lease.token, lease.awaited
         )
-        insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
+        insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at, awaited)
         select
             acquire_lease.name, known, acquire_lease.owner, moment.now, moment.now,
-            (moment.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
+            (moment.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC',
+            exists (select from expired where expired.awaited)
         from (select clock_timestamp() as now) as moment
         where acquire_lease.permits > (select count(*) from lock.lease where lease.name = acquire_lease.name)
                                       - (select count(*) from expired)
@@ -350,8 +353,9 @@ revoke all on function lock.assert_lease(text, bigint) from public;
 -- of them sees its mark, or deleted it first, and then there is nothing to mark. When all have been marked by others, nothing is
 -- written and nothing waited for.
 --
--- It waits for others, who may be about to end a lease, only while it has marked none: so nobody who ends two in a transaction
--- meets it in a deadlock. What is left to be marked then is for the next call.
+-- It waits for another's transaction, which may be about to end a lease, only when every lease has to go, and while it has marked
+-- none: so it does not oversleep another permit, and nobody who ends two leases in a transaction meets it in a deadlock. What it
+-- could not mark otherwise is left to its next call, soon.
 create or replace function lock.await_lease(
     name     text,
     owner    text,
@@ -368,6 +372,7 @@ as $$
 declare
     answer  lock.lease_holder;
     asked   timestamptz;
+    again   boolean := false;
     silent  bigint[];
     marked  bigint;
 begin
@@ -399,6 +404,11 @@ begin
         offset await_lease.permits - 1
         limit 1;
         continue when not found or answer.expires_in <= interval '0' and answer.expires_at > asked;
+        -- Denied by another lease, which has gone since? The next round takes it over.
+        if answer.expires_in <= interval '0' and not again then
+            again := true;
+            continue;
+        end if;
 
         if answer.expires_in <= interval '0' then
             answer.expires_in := least(await_lease.ttl, interval '5 seconds');
@@ -416,7 +426,7 @@ begin
                 for no key update skip locked
               ));
             get diagnostics marked = row_count;
-            if marked = 0 then
+            if marked = 0 and await_lease.permits = 1 then
                 update lock.lease
                 set awaited = true
                 where lease.name = await_lease.name
@@ -428,7 +438,7 @@ begin
                 answer.expires_in := greatest(least(answer.expires_in, answer.expires_at - clock_timestamp()), interval '0');
             end if;
             if marked < cardinality(silent) then
-                answer.expires_in := interval '0';
+                answer.expires_in := least(answer.expires_in, interval '100 milliseconds');
             end if;
         end if;
         return next answer;
@@ -442,7 +452,7 @@ comment on function lock.await_lease(text, text, interval, integer) is
     'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row: the lease that was granted, or token 0 with '
     'the holder, expiry and expires_in of the lease whose end would free a permit. Sleep for expires_in, or until a notification on channel '
     'lock_lease whose payload is the name, and call it again; listen before the first call. A release or revocation notifies only because of this call. '
-    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
+    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released, revoked and renewed '
     'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
 
 revoke all on function lock.await_lease(text, text, interval, integer) from public;
@@ -655,7 +665,7 @@ $$;
 comment on function lock.renew_lease(text, bigint, interval) is
     'Lets a lease end ttl from now, which may be sooner than before. Returns false when the lease is lost: expired (even when nobody '
     'else has it yet), released or revoked; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
-    'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost after the '
+    'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost, or somebody began to wait for it, after the '
     'snapshot, 25006 read-only.';
 
 revoke all on function lock.renew_lease(text, bigint, interval) from public;
@@ -702,7 +712,7 @@ comment on function lock.revoke_lease(text, bigint, text) is
     'Operators: takes a live lease (see lock.lease_holder) from its holder and records it in lock.lease_revocation with the session''s user, the '
     'time and reason. From its commit on lock.assert_lease and lock.renew_lease refuse the token; it waits for transactions that have '
     'asserted it, so that none of them commits later. Returns false when there is no such live lease. Errors: 22004 null, 22023 bad name or reason, '
-    '40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost after the snapshot, 25006 read-only.';
+    '40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
 
 revoke all on function lock.revoke_lease(text, bigint, text) from public;
 

@@ -10,13 +10,15 @@
 -- its own. Under REPEATABLE READ and SERIALIZABLE the snapshot is older, and the gate itself refuses with 40001 if anybody was
 -- granted since. A release that a snapshot does not see makes this deny, never grant.
 --
+-- Who waited for the end of an expired lease waits for the end of the one that takes its place.
+--
 -- An expired lease frees its permit by being deleted, which needs its row exclusively: while a transaction that has asserted it
 -- is open, the row is skipped and its permit counts as taken. That denial writes, and undoes it: only a lock can tell.
 --
 -- The time is read behind the gate: a wait there may have been long.
 --
 -- Leases come and go, so that lock.lease can be mostly dead rows. It may have been empty when a plan was made, and a plan is kept:
--- the functions of this kind never scan it from end to end.
+-- whoever looks for the leases of one name never scans it from end to end.
 --
 -- Who passed the gate and finds nothing left undoes all of it, so that a denied caller stands in nobody's way. The ttl is added
 -- in UTC, where every day has 24 hours.
@@ -100,12 +102,13 @@ begin
                   and ended.expires_at <= clock_timestamp()
                 for update skip locked
               ))
-            returning lease.token
+            returning lease.token, lease.awaited
         )
-        insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
+        insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at, awaited)
         select
             acquire_lease.name, known, acquire_lease.owner, moment.now, moment.now,
-            (moment.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
+            (moment.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC',
+            exists (select from expired where expired.awaited)
         from (select clock_timestamp() as now) as moment
         where acquire_lease.permits > (select count(*) from lock.lease where lease.name = acquire_lease.name)
                                       - (select count(*) from expired)

@@ -8,8 +8,9 @@
 -- of them sees its mark, or deleted it first, and then there is nothing to mark. When all have been marked by others, nothing is
 -- written and nothing waited for.
 --
--- It waits for others, who may be about to end a lease, only while it has marked none: so nobody who ends two in a transaction
--- meets it in a deadlock. What is left to be marked then is for the next call.
+-- It waits for another's transaction, which may be about to end a lease, only when every lease has to go, and while it has marked
+-- none: so it does not oversleep another permit, and nobody who ends two leases in a transaction meets it in a deadlock. What it
+-- could not mark otherwise is left to its next call, soon.
 create or replace function lock.await_lease(
     name     text,
     owner    text,
@@ -26,6 +27,7 @@ as $$
 declare
     answer  lock.lease_holder;
     asked   timestamptz;
+    again   boolean := false;
     silent  bigint[];
     marked  bigint;
 begin
@@ -57,6 +59,11 @@ begin
         offset await_lease.permits - 1
         limit 1;
         continue when not found or answer.expires_in <= interval '0' and answer.expires_at > asked;
+        -- Denied by another lease, which has gone since? The next round takes it over.
+        if answer.expires_in <= interval '0' and not again then
+            again := true;
+            continue;
+        end if;
 
         if answer.expires_in <= interval '0' then
             answer.expires_in := least(await_lease.ttl, interval '5 seconds');
@@ -74,7 +81,7 @@ begin
                 for no key update skip locked
               ));
             get diagnostics marked = row_count;
-            if marked = 0 then
+            if marked = 0 and await_lease.permits = 1 then
                 update lock.lease
                 set awaited = true
                 where lease.name = await_lease.name
@@ -86,7 +93,7 @@ begin
                 answer.expires_in := greatest(least(answer.expires_in, answer.expires_at - clock_timestamp()), interval '0');
             end if;
             if marked < cardinality(silent) then
-                answer.expires_in := interval '0';
+                answer.expires_in := least(answer.expires_in, interval '100 milliseconds');
             end if;
         end if;
         return next answer;
@@ -99,7 +106,7 @@ comment on function lock.await_lease(text, text, interval, integer) is
     'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row: the lease that was granted, or token 0 with '
     'the holder, expiry and expires_in of the lease whose end would free a permit. Sleep for expires_in, or until a notification on channel '
     'lock_lease whose payload is the name, and call it again; listen before the first call. A release or revocation notifies only because of this call. '
-    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
+    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released, revoked and renewed '
     'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
 
 revoke all on function lock.await_lease(text, text, interval, integer) from public;

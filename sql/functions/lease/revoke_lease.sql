@@ -37,6 +37,6 @@ comment on function lock.revoke_lease(text, bigint, text) is
     'Operators: takes a live lease (see lock.lease_holder) from its holder and records it in lock.lease_revocation with the session''s user, the '
     'time and reason. From its commit on lock.assert_lease and lock.renew_lease refuse the token; it waits for transactions that have '
     'asserted it, so that none of them commits later. Returns false when there is no such live lease. Errors: 22004 null, 22023 bad name or reason, '
-    '40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost after the snapshot, 25006 read-only.';
+    '40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
 
 revoke all on function lock.revoke_lease(text, bigint, text) from public;
