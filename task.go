@@ -7,18 +7,22 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/db"
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
-// A StateMachine moves tasks between statuses: Capture takes tasks exclusively, SetStatus releases them.
+// A StateMachine moves tasks between statuses: Capture takes tasks exclusively, SetStatus releases them. Errors keep their SQLSTATE
+// (*pgconn.PgError); those that are Retryable are the caller's to retry.
 type StateMachine interface {
 	// SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task may be taken over
-	// (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks.
+	// (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks. It waits for a transaction that has
+	// the task in hand. Errors: P0002 unknown task, 22004 and 22023 bad arguments.
 	SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error
-	// Capture takes at most limit tasks that are new or failed. No task means that none can be had now.
+	// Capture takes at most limit tasks that are new or failed. No task means that none can be had now. It never waits. Errors:
+	// 22023 bad queue or limit.
 	Capture(ctx context.Context, limit int) ([]db.Task, error)
 }
 
@@ -57,16 +61,17 @@ type TaskOptions struct {
 	Owner    string        // who captures, for people to read. Default: a random name.
 	Poll     time.Duration // the longest sleep of an idle worker, even when nobody wakes it. Default: 30 s.
 	Blind    time.Duration // the longest sleep where notifications do not arrive, and, as nobody announces them, for workers that capture done tasks. Default: 1 s.
-	OnError  func(error)   // told of every error that the loop survives, such as a lost connection. Default: nobody is.
+	OnError  func(error)   // told of every error that the loop survives, such as a lost connection; may be called by two goroutines at once. Default: nobody is.
 }
 
 // WorkTasks captures tasks of a queue, has work do them, settles them and captures the next, until ctx ends (it returns ctx's
 // error) or an error comes that no pause can mend. Run as many as there should be workers; they share one listening connection.
 //
 // work returns one error per task, in their order, or nil when all are done: nil is done, anything else failed, and
-// Retry(err, delay) failed and not captured again before delay has passed (a task without a retry left is dead all the same). Its ctx ends with WorkTasks'; what it did by then is still settled. Give tasks a timeout: a
-// worker that dies keeps its tasks until their timeouts have passed. Work that takes longer has to call
-// db.Queries.ExtendTask; when it was too slow and another worker has the task, its result is dropped.
+// Retry(err, delay) failed and not captured again before delay has passed (a task without a retry left is dead all the same). Its
+// ctx ends with WorkTasks'; what it did by then is still settled. A panic goes through. Give tasks a timeout: a worker that dies
+// keeps its tasks until their timeouts have passed. Work that takes longer has to call db.Queries.ExtendTask; when it was too
+// slow and another worker has the task, its result is dropped.
 //
 // Settling and capturing are one round trip and one commit. With nothing to do a worker sleeps without a query until a task is
 // created, falls due or times out by what it knew when it went to sleep, or Poll has passed.
@@ -216,15 +221,17 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 	return due[0], nil
 }
 
-// settle writes the results of the last batch, and captures nothing.
-func (w *taskWorker) settle(ctx context.Context) error {
+// settle writes the results of the last batch, and captures nothing. One that cannot be settled keeps no other from it.
+func (w *taskWorker) settle(ctx context.Context) (err error) {
 	for i := range w.ids {
-		_, err := w.q.SetStatus(ctx, db.SetStatusParams{
+		_, failed := w.q.SetStatus(ctx, db.SetStatusParams{
 			ID: w.ids[i], Status: db.TaskStatus(w.results[i]), Attempt: &w.attempts[i], QueueID: w.queueID, Delay: w.delays[i],
 		})
-		if err != nil {
-			return err
+		var pg *pgconn.PgError
+		if errors.As(failed, &pg) && pg.Code == "P0002" { // It was purged.
+			continue
 		}
+		err = errors.Join(err, failed)
 	}
-	return nil
+	return err
 }

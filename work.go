@@ -33,7 +33,7 @@ func WorkAttempts(attempts int) WorkOption {
 }
 
 // WorkOnError sets who is told of errors that Work survives: the handler's, which are settled, and the connection's, after
-// which it starts again. It is called by the goroutine of Work or of its listener. Default: nobody.
+// which it starts again. It may be called by two goroutines at once. Default: nobody.
 func WorkOnError(tell func(error)) WorkOption {
 	return func(w *requestWorker) { w.wake.OnError = tell }
 }

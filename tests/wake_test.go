@@ -553,6 +553,42 @@ func wakeDeaf(t *testing.T, e *env) *pgxpool.Pool {
 	return pool
 }
 
+// A worker whose look takes longer than it may linger on the list would otherwise be taken off it by each look that follows.
+func TestWakeSlowLook(t *testing.T) {
+	t.Parallel()
+	e, owner := wakeEnv(t)
+	var looks atomic.Int64
+	inner, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- wake.Watch(inner, e.pool, wake.Tasks, "slow", wake.Options{Poll: time.Hour, Linger: time.Millisecond}, func(ctx context.Context) (bool, time.Duration, error) {
+			looks.Add(1)
+			tag, err := e.pool.Exec(ctx, "with slow as materialized (select pg_sleep(0.05)) delete from job using slow where queue_id = 'slow'")
+			return err == nil && tag.RowsAffected() > 0, 0, err
+		})
+	}()
+	last, since := looks.Load(), time.Now()
+	calm := func() bool {
+		if now := looks.Load(); now != last {
+			last, since = now, time.Now()
+		}
+		return last > 0 && time.Since(since) > time.Second
+	}
+	eventually(t, "it sleeps", calm)
+	_, err := owner.Exec(ctx, "select produce('slow')")
+	must(t, err)
+	eventually(t, "it was woken", func() bool {
+		var left int
+		must(t, owner.QueryRow(ctx, "select count(*) from job").Scan(&left))
+		return left == 0
+	})
+	eventually(t, "it sleeps again", calm)
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("Watch: %v", err)
+	}
+}
+
 // wakePooler is a pool through a pgbouncer that shares connections between transactions.
 func wakePooler(t *testing.T, e *env) *pgxpool.Pool {
 	t.Helper()

@@ -37,7 +37,7 @@ type Options struct {
 	// Blind is the longest sleep where notifications do not arrive. Default: 1 s, and never more than Poll.
 	Blind time.Duration
 	// Linger is how long a worker that found work stays listed as idle, so that short breaks cost no writes; until then
-	// producers go on notifying. Default: 20 ms.
+	// producers go on notifying. At least four times what a look that finds nothing takes. Default: 20 ms.
 	Linger time.Duration
 	// OnError is told of every error that the loop survives. Default: nobody is.
 	OnError func(error)
@@ -95,9 +95,10 @@ type watcher struct {
 	opts             Options
 	look             Look
 
-	listed   int       // the listener's epoch when this worker was listed as idle; 0: it is not listed
-	listedAt time.Time // when that was
-	line     bool      // the list may hold a line of this worker, asked for or not: a call may fail after its commit
+	listed   int           // the listener's epoch when this worker was listed as idle; 0: it is not listed
+	listedAt time.Time     // when that was
+	line     bool          // the list may hold a line of this worker, asked for or not: a call may fail after its commit
+	looking  time.Duration // what the last look took that found nothing
 	working  *time.Timer
 	unlisted chan struct{} // closed when working has fired and is through
 	pending  []string      // producers that may have missed the line
@@ -120,6 +121,7 @@ func (w *watcher) run(ctx context.Context) error {
 		}
 		epoch := w.listener.epoch()
 		w.work()
+		began := time.Now()
 		found, due, err := w.look(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -128,6 +130,7 @@ func (w *watcher) run(ctx context.Context) error {
 			trouble = shortestPause
 			continue
 		}
+		w.looking = time.Since(began)
 		w.rest()
 		if err == nil && epoch != 0 && (w.listed != epoch || time.Since(w.listedAt) >= w.opts.Poll) {
 			if err = w.list(ctx, epoch); err == nil {
@@ -211,14 +214,15 @@ func (w *watcher) idle(ctx context.Context, epoch int, due time.Duration) error 
 	}
 }
 
-// work starts the clock after which a listed worker is taken off the list, unless it runs already.
+// work starts the clock after which a listed worker is taken off the list, unless it runs already. A look that finds nothing must
+// not be taken for work: the worker would be listed, look once more, be taken off the list, and so on.
 func (w *watcher) work() {
 	if w.listed == 0 || w.working != nil {
 		return
 	}
 	done := make(chan struct{})
 	w.unlisted = done
-	w.working = time.AfterFunc(w.opts.Linger, func() {
+	w.working = time.AfterFunc(max(w.opts.Linger, 4*w.looking), func() {
 		defer close(done)
 		w.unlist()
 	})

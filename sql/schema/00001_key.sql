@@ -186,6 +186,36 @@ comment on function lock.check_interval(interval, text, boolean) is
 
 revoke all on function lock.check_interval(interval, text, boolean) from public;
 
+-- file: sql/functions/rule/check_max.sql
+-- +goose StatementBegin
+-- check_max refuses a limit that is null or below 1.
+create or replace function lock.check_max(
+    max  integer
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_max.max is null then
+        raise exception 'max must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass how many one call may take at most.';
+    elsif check_max.max < 1 then
+        raise exception 'max must be at least 1, not %', check_max.max
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass how many one call may take at most.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.check_max(integer) is
+    'Internal: refuses a limit that is null (22004) or below 1 (22023).';
+
+revoke all on function lock.check_max(integer) from public;
+
 -- file: sql/functions/rule/check_primary.sql
 -- +goose StatementBegin
 -- check_primary refuses to work on a standby, where a lock would exclude nobody.
@@ -1375,6 +1405,9 @@ drop function if exists lock.milliseconds(interval);
 
 -- gone: sql/functions/rule/check_primary.sql
 drop function if exists lock.check_primary();
+
+-- gone: sql/functions/rule/check_max.sql
+drop function if exists lock.check_max(integer);
 
 -- gone: sql/functions/rule/check_interval.sql
 drop function if exists lock.check_interval(interval, text, boolean);

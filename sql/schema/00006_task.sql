@@ -149,14 +149,8 @@ declare
     looking    timestamptz := began;
     looked     interval := interval '0';
 begin
-    if capture.max is null then
-        raise exception 'max must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass how many tasks to capture, 1 or more.';
-    elsif capture.max < 1 then
-        raise exception 'max must be at least 1, not %', capture.max
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass how many tasks to capture.';
+    if capture.max is null or capture.max < 1 then
+        perform lock.check_max(capture.max);
     end if;
     if capture.queue_id is null or capture.queue_id = '' or octet_length(capture.queue_id) > 1024 then
         perform lock.check_id(capture.queue_id, 'queue_id');
@@ -702,11 +696,8 @@ begin
         raise exception 'only done and failed tasks can be purged, not %', purge_tasks.status
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass done, or failed for the dead letters.';
-    elsif purge_tasks.max is null or purge_tasks.max < 1 then
-        raise exception 'max must be at least 1, not %', purge_tasks.max
-            using errcode = case when purge_tasks.max is null then 'null_value_not_allowed' else 'invalid_parameter_value' end,
-                  hint = 'Pass how many tasks to delete at most.';
     end if;
+    perform lock.check_max(purge_tasks.max);
     before := clock_timestamp() - purge_tasks.older_than;
     select array_agg(held.id) into chosen
     from (

@@ -19,15 +19,7 @@ declare
     forgotten   bigint;
 begin
     perform lock.check_ttl(vacuum_leases.older_than);
-    if vacuum_leases.max is null then
-        raise exception 'max must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass how many names one call may forget, or leave it out for 10000.';
-    elsif vacuum_leases.max < 1 then
-        raise exception 'max must be at least 1, not %', vacuum_leases.max
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass how many names one call may forget, or leave it out for 10000.';
-    end if;
+    perform lock.check_max(vacuum_leases.max);
     before := clock_timestamp() - vacuum_leases.older_than;
 
     perform

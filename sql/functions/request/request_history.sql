@@ -15,15 +15,7 @@ as $$
 begin
     perform lock.check_id(request_history.entity_id, 'entity_id');
     perform lock.check_id(request_history.queue_id, 'queue_id');
-    if request_history.max is null then
-        raise exception 'max must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Leave it out for 100.';
-    elsif request_history.max < 1 then
-        raise exception 'max must be at least 1, not %', request_history.max
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Leave it out for 100.';
-    end if;
+    perform lock.check_max(request_history.max);
     return query
         select *
         from (

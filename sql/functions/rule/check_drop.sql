@@ -11,15 +11,7 @@ as $$
 begin
     perform lock.check_primary();
     perform lock.check_length(check_drop.unused_for, 'unused_for', false);
-    if check_drop.max is null then
-        raise exception 'max must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass how many ids one call may drop.';
-    elsif check_drop.max < 1 then
-        raise exception 'max must be at least 1, not %', check_drop.max
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass how many ids one call may drop.';
-    end if;
+    perform lock.check_max(check_drop.max);
 end;
 $$;
 

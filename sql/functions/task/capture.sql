@@ -52,14 +52,8 @@ declare
     looking    timestamptz := began;
     looked     interval := interval '0';
 begin
-    if capture.max is null then
-        raise exception 'max must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass how many tasks to capture, 1 or more.';
-    elsif capture.max < 1 then
-        raise exception 'max must be at least 1, not %', capture.max
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass how many tasks to capture.';
+    if capture.max is null or capture.max < 1 then
+        perform lock.check_max(capture.max);
     end if;
     if capture.queue_id is null or capture.queue_id = '' or octet_length(capture.queue_id) > 1024 then
         perform lock.check_id(capture.queue_id, 'queue_id');

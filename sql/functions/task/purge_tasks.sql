@@ -28,11 +28,8 @@ begin
         raise exception 'only done and failed tasks can be purged, not %', purge_tasks.status
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass done, or failed for the dead letters.';
-    elsif purge_tasks.max is null or purge_tasks.max < 1 then
-        raise exception 'max must be at least 1, not %', purge_tasks.max
-            using errcode = case when purge_tasks.max is null then 'null_value_not_allowed' else 'invalid_parameter_value' end,
-                  hint = 'Pass how many tasks to delete at most.';
     end if;
+    perform lock.check_max(purge_tasks.max);
     before := clock_timestamp() - purge_tasks.older_than;
     select array_agg(held.id) into chosen
     from (
