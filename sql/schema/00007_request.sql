@@ -590,11 +590,11 @@ revoke all on function lock.add_request() from public;
 -- waits for a lock on a newer version of a row even where it is told to skip. So once this transaction has settled a head
 -- that stays, it keeps all it captures (lock.heads_kept).
 --
--- Without statistics the planner takes the backlog for two rows, and would gladly read and sort them: hence index scans only.
+-- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
 --
 -- What was put back makes the whole entity wait: its heads say until when, and a head that came later does not overrule them.
 --
--- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
+-- Without statistics the planner takes the backlog for two rows, and would gladly read and sort them: hence index scans only.
 create or replace function lock.capture_request(
     process_id  uuid,
     after       bigint  default 0,

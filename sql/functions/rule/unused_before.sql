@@ -1,4 +1,4 @@
--- unused_before is the last full hour, in UTC, all of which is at least unused_for ago.
+-- unused_before is the latest start of an hour, in UTC, all of which was over at least unused_for ago.
 create or replace function lock.unused_before(
     unused_for  interval
 )
