@@ -211,11 +211,7 @@ func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) err
 func (h *heldLease) renew(ctx context.Context) {
 	pause := h.ttl / 3
 	for {
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if wake.Sleep(ctx, pause) != nil {
 			return
 		}
 		asked := time.Now()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/seed4787c507/locks/internal/wake"
 )
 
 const (
@@ -46,12 +48,8 @@ func retry(ctx context.Context, attempt func() error) error {
 		if n == retries || !Retryable(err) {
 			return err
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(ctx.Err(), err)
+		if ended := wake.Sleep(ctx, pause/2+rand.N(pause)); ended != nil {
+			return errors.Join(ended, err)
 		}
 		pause = min(2*pause, longestPause)
 	}

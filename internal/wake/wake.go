@@ -142,7 +142,7 @@ func (w *watcher) run(ctx context.Context) error {
 				return err
 			}
 			w.opts.OnError(err)
-			if err := sleep(ctx, trouble); err != nil {
+			if err := Sleep(ctx, trouble); err != nil {
 				return err
 			}
 			trouble = min(2*trouble, longestPause)
@@ -258,7 +258,8 @@ func (w *watcher) unlist() {
 	}
 }
 
-func sleep(ctx context.Context, pause time.Duration) error {
+// Sleep pauses, or returns ctx's error as soon as ctx ends.
+func Sleep(ctx context.Context, pause time.Duration) error {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -433,7 +434,7 @@ func (l *listener) run(ctx context.Context) {
 		if time.Since(began) > longestPause {
 			pause = 10 * shortestPause
 		}
-		if sleep(ctx, pause) != nil {
+		if Sleep(ctx, pause) != nil {
 			return
 		}
 		pause = min(2*pause, 10*longestPause)
