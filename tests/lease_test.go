@@ -983,6 +983,7 @@ func TestLeaseVacuum(t *testing.T) {
 // A name on which a lease is granted between a vacuum's snapshot and its lock stays.
 func TestLeaseVacuumRace(t *testing.T) {
 	t.Parallel()
+	times := rounds(t, 2000)
 	lost := func(e *env) (lost int64) {
 		var wg sync.WaitGroup
 		var count atomic.Int64
@@ -990,7 +991,7 @@ func TestLeaseVacuumRace(t *testing.T) {
 		for i := range 4 {
 			s := e.sessionAs(t, e.super)
 			wg.Go(func() {
-				for range rounds(t, 2000) {
+				for range times {
 					var token int64
 					var known, released bool
 					name := fmt.Sprint("n", i)
