@@ -232,7 +232,7 @@ func changeFire(t *testing.T, e *env, s *session, partition string, leak bool) s
 		})
 	}
 	writers.Wait()
-	eventually(t, "everything is settled", func() bool {
+	within(t, perseverance, "everything is settled", func() bool {
 		return get[int64](s, "select count(*) from lock.request where settled_at is null") == 0
 	})
 	return get[string](s, `with happened as (select id, generate_series(1, version) as version from account),
@@ -261,8 +261,8 @@ func TestChangeCheckers(t *testing.T) {
 	t.Run("catch changes that are lost", func(t *testing.T) {
 		t.Parallel()
 		eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
-			requestPatch(t, e, "lock.record_change", "payload := ", "if random() < 0.1 then return null; end if; payload := ")
-			requestPatch(t, e, "lock.record_changes", "perform lock.check_tracked", "if random() < 0.1 then return null; end if; perform lock.check_tracked")
+			mutate(t, e, "record_change", "payload := ", "if random() < 0.1 then return null; end if; payload := ")
+			mutate(t, e, "record_changes", "perform lock.check_tracked", "if random() < 0.1 then return null; end if; perform lock.check_tracked")
 			if verdict := changeFire(t, e, s, partition, false); !strings.HasPrefix(verdict, "committed, not seen") {
 				t.Errorf("verdict: %q", verdict)
 			}

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -29,7 +30,8 @@ const (
 	row      = "row"
 
 	versionTable = "public.lock_goose_version"
-	patience     = 30 * time.Second
+	patience     = 30 * time.Second // with a single event
+	perseverance = 3 * time.Minute  // with a workload
 
 	// workerURL names the variable that makes this binary a worker process of a test: its database.
 	workerURL = "LOCKS_TEST_WORKER_URL"
@@ -462,19 +464,70 @@ func (p *pending) ends() {
 	}
 }
 
-// eventually polls until condition holds.
+// eventually polls until condition holds, for a single event.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.After(patience)
+	within(t, patience, what, condition)
+}
+
+// within polls until condition holds.
+func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.After(limit)
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
 	for !condition() {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", limit, what)
 		}
 	}
+}
+
+// buffersOnce is how many buffers a query touches, with everything inside its functions, and how many rows it returns.
+func buffersOnce(s *session, sql string) (buffers, rows int) {
+	s.t.Helper()
+	var plan []struct {
+		Plan struct {
+			Hit  int     `json:"Shared Hit Blocks"`
+			Read int     `json:"Shared Read Blocks"`
+			Rows float64 `json:"Actual Rows"`
+		}
+	}
+	var text []byte
+	must(s.t, s.conn.QueryRow(ctx, "explain (analyze, buffers, format json) "+sql, pgx.QueryExecModeSimpleProtocol).Scan(&text))
+	must(s.t, json.Unmarshal(text, &plan))
+	if len(plan) != 1 {
+		s.t.Fatalf("%d plans: %s", len(plan), text)
+	}
+	return plan[0].Plan.Hit + plan[0].Plan.Read, int(plan[0].Plan.Rows)
+}
+
+// buffers is the least of three looks: any one may have to read the catalogue again, as after an automatic analyze.
+func buffers(s *session, sql string) int {
+	s.t.Helper()
+	return least(func() int {
+		n, _ := buffersOnce(s, sql)
+		return n
+	})
+}
+
+func least(look func() int) int { return min(look(), look(), look()) }
+
+// mutate replaces pieces of a function's text, given as pairs, so that a checker can be seen to fail. The pieces must be there.
+func mutate(t *testing.T, e *env, function string, pieces ...string) {
+	t.Helper()
+	var text string
+	must(t, e.admin.QueryRow(ctx, "select pg_get_functiondef($1::text::regproc)", "lock."+function).Scan(&text))
+	for i := 0; i < len(pieces); i += 2 {
+		if !strings.Contains(text, pieces[i]) {
+			t.Fatalf("lock.%s does not contain %q", function, pieces[i])
+		}
+		text = strings.ReplaceAll(text, pieces[i], pieces[i+1])
+	}
+	_, err := e.admin.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol)
+	must(t, err)
 }
 
 // must stops the test at an error.

@@ -451,7 +451,7 @@ func TestKeyExclusiveAll(t *testing.T) {
 func TestKeyIsolationLevels(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *env) {
 		key := 0
-		for _, level := range []string{"read committed", "repeatable read", "serializable"} {
+		for _, level := range levels {
 			for _, known := range []bool{false, true} {
 				for _, first := range []string{"shared", "exclusive"} {
 					for _, forget := range []bool{false, true} {

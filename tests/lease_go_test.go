@@ -45,19 +45,33 @@ func leaseHolders(t *testing.T, e *env, name string) []db.LeaseHolder {
 	return holders
 }
 
+// leaseRenewed is when the lease on a, which must be live, was renewed last.
+func leaseRenewed(t *testing.T, e *env) (at time.Time) {
+	t.Helper()
+	if err := e.admin.QueryRow(ctx, "select renewed_at from lock.lease_holder where name = 'a'").Scan(&at); err != nil {
+		t.Fatalf("the lease is lost: %v", err)
+	}
+	return at
+}
+
+// The ttls are such that a stall of some seconds loses no lease.
 func TestWithLease(t *testing.T) {
 	t.Parallel()
 	t.Run("renews until the work is done, and releases", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
-		err := locks.WithLease(ctx, e.pool, "a", time.Second, func(ctx context.Context, lease locks.Lease) error {
+		const ttl = 5 * time.Second
+		err := locks.WithLease(ctx, e.pool, "a", ttl, func(ctx context.Context, lease locks.Lease) error {
 			first := leaseHolders(t, e, "a")
 			if len(first) != 1 || first[0].Token != lease.Token || first[0].Owner != lease.Owner || lease.Name != "a" || lease.Owner == "" {
 				t.Errorf("in the database %+v, in the closure %+v", first, lease)
 			}
-			eventually(t, "the lease outlives three ttls", func() bool {
+			within(t, perseverance, "the lease outlives three ttls", func() bool {
 				now := leaseHolders(t, e, "a")
-				return len(now) == 1 && now[0].RenewedAt.Sub(first[0].AcquiredAt) > 3*time.Second
+				if len(now) != 1 || now[0].Token != lease.Token {
+					t.Fatalf("the lease is lost: %+v", now)
+				}
+				return now[0].RenewedAt.Sub(now[0].AcquiredAt) > 3*ttl
 			})
 			return ctx.Err()
 		})
@@ -126,7 +140,7 @@ func TestWithLease(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		operator := db.New(openPool(t, e.owner, 1))
-		err := locks.WithLease(ctx, e.pool, "a", time.Second, func(ctx context.Context, lease locks.Lease) error {
+		err := locks.WithLease(ctx, e.pool, "a", 15*time.Second, func(ctx context.Context, lease locks.Lease) error {
 			revoked, err := operator.RevokeLease(ctx, db.RevokeLeaseParams{Name: "a", Token: lease.Token, Reason: "it hangs"})
 			if err != nil || !revoked {
 				t.Errorf("revoke: %v, %v", revoked, err)
@@ -161,7 +175,7 @@ func TestWithLease(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		s := e.sessionAs(t, e.super)
-		const ttl = 3 * time.Second
+		const ttl = 15 * time.Second
 		began := time.Now()
 		err := locks.WithLease(ctx, e.pool, "a", ttl, func(ctx context.Context, lease locks.Lease) error {
 			s.exec("begin")
@@ -185,9 +199,9 @@ func TestWithLease(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		s := e.sessionAs(t, e.super)
-		must(t, locks.WithLease(ctx, e.pool, "a", 4*time.Second, func(ctx context.Context, lease locks.Lease) error {
+		must(t, locks.WithLease(ctx, e.pool, "a", 15*time.Second, func(ctx context.Context, lease locks.Lease) error {
 			for range 2 {
-				before := leaseHolders(t, e, "a")[0].RenewedAt
+				before := leaseRenewed(t, e)
 				s.exec("begin")
 				s.exec("select from lock.lease where name = 'a' for no key update")
 				waits := func() (yes bool) {
@@ -198,17 +212,13 @@ func TestWithLease(t *testing.T) {
 				eventually(t, "a renewal waits", waits)
 				eventually(t, "it gives up", func() bool { return !waits() })
 				s.exec("rollback")
-				eventually(t, "another succeeds", func() bool { return leaseHolders(t, e, "a")[0].RenewedAt.After(before) })
+				eventually(t, "another succeeds", func() bool { return leaseRenewed(t, e).After(before) })
 			}
 			// The same when the server ends the connections.
-			before := leaseHolders(t, e, "a")[0].RenewedAt
+			before := leaseRenewed(t, e)
 			_, err := e.admin.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'locks_app' and datname = current_database()")
 			must(t, err)
-			eventually(t, "another succeeds", func() bool {
-				var renewed time.Time
-				must(t, e.admin.QueryRow(ctx, "select renewed_at from lock.lease").Scan(&renewed))
-				return renewed.After(before)
-			})
+			eventually(t, "another succeeds", func() bool { return leaseRenewed(t, e).After(before) })
 			return ctx.Err()
 		}))
 	})
@@ -256,21 +266,25 @@ func TestWithLeaseWait(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		pool, queries := tracedPool(t, e.url)
-		const waiters, ttls, ttl = 8, 5, time.Second
+		const waiters, ttls, ttl = 8, 4, 5 * time.Second
 		var group sync.WaitGroup
+		limited, cancel := context.WithTimeout(ctx, perseverance)
+		defer cancel()
+		began := time.Now()
 		must(t, locks.WithLease(ctx, e.pool, "a", ttl, func(ctx context.Context, lease locks.Lease) error {
 			for range waiters {
 				group.Go(func() {
-					if err := locks.WithLease(context.WithoutCancel(ctx), pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, locks.LeaseWait()); err != nil {
+					if err := locks.WithLease(limited, pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, locks.LeaseWait()); err != nil {
 						t.Error(err)
 					}
 				})
 			}
 			eventually(t, "all wait", func() bool { return queries.asked.Load() >= waiters })
-			began := time.Now()
-			eventually(t, "some ttls pass", func() bool { return time.Since(began) > ttls*ttl })
-			if asked := queries.asked.Load(); asked > waiters*(ttls+2) || asked < waiters*3 {
-				t.Errorf("%d queries of %d waiters in %d ttls", asked, waiters, ttls)
+			within(t, perseverance, "some ttls pass", func() bool { return time.Since(began) > ttls*ttl })
+			asked, passed := queries.asked.Load(), time.Since(began).Seconds()/ttl.Seconds()
+			// One when it comes, and one for each ttl; a renewal that is late may make one ask a third of a ttl earlier.
+			if float64(asked) > waiters*(passed+2) || asked < waiters*3 {
+				t.Errorf("%d queries of %d waiters in %.1f ttls", asked, waiters, passed)
 			}
 			return ctx.Err()
 		}))
@@ -290,7 +304,7 @@ func TestWithLeaseWait(t *testing.T) {
 		}()
 		eventually(t, "it waits", func() bool {
 			var awaited bool
-			must(t, e.admin.QueryRow(ctx, "select bool_or(awaited) from lock.lease").Scan(&awaited))
+			must(t, e.admin.QueryRow(ctx, "select coalesce(bool_or(awaited), false) from lock.lease").Scan(&awaited))
 			return awaited
 		})
 		meanwhile()
@@ -325,7 +339,7 @@ func TestWithLeaseWait(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		s := e.session(t)
-		answers(s, int64(1), "select token from lock.acquire_lease('a', 'me', '2 seconds')")
+		answers(s, int64(1), "select token from lock.acquire_lease('a', 'me', '6 seconds')")
 		granted(t, e, wakeDeaf(t, e), func() {})
 	})
 
@@ -350,7 +364,7 @@ type leaseEvent struct {
 	Code  string
 }
 
-const leaseTerm = 2 * time.Second // the candidates' ttl
+const leaseTerm = 10 * time.Second // the candidates' ttl
 
 // leaseCampaign is the recipe for leaders, with reports. It ends when its standard input does.
 func leaseCampaign(url string) error {
@@ -384,7 +398,8 @@ func leaseLead(ctx context.Context, pool *pgxpool.Pool, lease locks.Lease, out *
 	defer ticker.Stop()
 	last := time.Now()
 	for {
-		if now := time.Now(); now.Sub(last) > leaseTerm {
+		// A successor comes when two thirds of the ttl have passed since the stop, or more.
+		if now := time.Now(); now.Sub(last) > leaseTerm/2 {
 			out.Encode(leaseEvent{What: "was stopped", Token: lease.Token, Yes: ctx.Err() != nil && errors.Is(context.Cause(ctx), locks.ErrLeaseLost)})
 		}
 		last = time.Now()
@@ -541,7 +556,9 @@ func TestLeaseLeader(t *testing.T) {
 		}{{"was stopped", true}, {"late write", blind}, {"ends", true}} {
 			eventually(t, "it reports: "+want.what, func() bool {
 				event, ok := leader.event(want.what, first.Token)
-				if ok && event.Yes != want.yes {
+				if want.what == "was stopped" { // a slow write looks the same, while the lease is held
+					ok = ok && event.Yes
+				} else if ok && event.Yes != want.yes {
 					t.Fatalf("%s: %+v", leader.name, event)
 				}
 				if want.what == "late write" {

@@ -99,13 +99,13 @@ func TestMutexDenialWritesNothing(t *testing.T) {
 	s.denied("select lock.release_mutex('idle')")
 	s.denied("select lock.release_mutex('unknown')")
 	for _, id := range []string{"idle", "new"} {
-		deniedAfterWait(t, e, fmt.Sprintf("select lock.acquire_mutex('%s')", id))
+		grantedAfterRollback(t, e, fmt.Sprintf("select lock.acquire_mutex('%s')", id))
 		admin(t, e, "update lock.mutex set acquired = false")
-		writesNothingAfterWait(t, e, fmt.Sprintf("select lock.acquire_mutex('%s')", id))
+		deniedAfterCommit(t, e, fmt.Sprintf("select lock.acquire_mutex('%s')", id))
 	}
-	writesNothingAfterWait(t, e, "select lock.acquire_mutex('new and committed')")
-	writesNothingAfterWait(t, e, "select lock.release_mutex('new and committed')")
-	writesNothingAfterWait(t, e, "select lock.create_mutex('made twice')")
+	deniedAfterCommit(t, e, "select lock.acquire_mutex('new and committed')")
+	deniedAfterCommit(t, e, "select lock.release_mutex('new and committed')")
+	deniedAfterCommit(t, e, "select lock.create_mutex('made twice')")
 
 	t.Run("the checker catches a grab that waits in the update", func(t *testing.T) {
 		mutate(t, e, "acquire_mutex", "lock.uncontended(mutex.task_id) or grabbed", "true")

@@ -83,12 +83,12 @@ func TestPlans(t *testing.T) {
 	}
 	for _, broken := range []struct{ function, from, sees string }{
 		{"add_lease_name", "    where lease_floor.only_row\n", "lease_floor"},
-		{"release_lease", "set enable_seqscan = off\n", "Seq Scan on lease "},
+		{"release_lease", " SET enable_seqscan TO 'off'\n", "Seq Scan on lease "},
 	} {
 		t.Run("catches a worse "+broken.function, func(t *testing.T) {
 			t.Parallel()
 			e := open(t, advisory)
-			leaseBreak(t, e, broken.function, broken.from, "")
+			mutate(t, e, broken.function, broken.from, "")
 			if texts := resorts(t, e); len(texts) == 0 || !strings.Contains(texts[0], broken.sees) {
 				t.Fatalf("got %q", texts)
 			}

@@ -7,8 +7,9 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
-
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -52,7 +53,7 @@ func TestTaskCapture(t *testing.T) {
 	})
 	t.Run("never gives one task to two callers, and never waits", func(t *testing.T) {
 		t.Parallel()
-		for _, level := range []string{"read committed", "repeatable read", "serializable"} {
+		for _, level := range levels {
 			e := open(t, advisory)
 			a, b := e.session(t), e.session(t)
 			a.exec("select lock.create_tasks('{task_a,task_b,task_c}')")
@@ -448,10 +449,21 @@ func taskStorm(t *testing.T, e *env, n int, kill bool) *taskWork {
 	defer cancel()
 	var wg, killers sync.WaitGroup
 	pool := openPool(t, e.url+"&application_name=victim", 12)
+	var killed atomic.Int64
 	if kill {
 		killers.Go(func() {
+			pause := time.NewTicker(10 * time.Millisecond)
+			defer pause.Stop()
 			for running.Err() == nil {
-				e.admin.Exec(running, "select pg_terminate_backend(pid) from (select pid from pg_stat_activity where application_name = 'victim' and datname = current_database() order by random() limit 1) t")
+				var n int64
+				err := e.admin.QueryRow(running, `select count(*) filter (where pg_terminate_backend(pid)) from (select pid from pg_stat_activity
+					where application_name = 'victim' and datname = current_database() order by random() limit 1) t`).Scan(&n)
+				if err != nil && running.Err() == nil {
+					t.Errorf("the killer: %v", err)
+					return
+				}
+				killed.Add(n)
+				<-pause.C
 			}
 		})
 	}
@@ -491,7 +503,7 @@ func taskStorm(t *testing.T, e *env, n int, kill bool) *taskWork {
 			}
 		})
 	}
-	eventually(t, "every task is done or dead", func() bool {
+	within(t, perseverance, "every task is done or dead", func() bool {
 		var left int
 		must(t, e.admin.QueryRow(ctx, "select count(*) from lock.task where status <> 'done' and (status <> 'failed' or retries_left > 0)").Scan(&left))
 		return left == 0 || len(work.doublesNow()) > 0
@@ -499,6 +511,9 @@ func taskStorm(t *testing.T, e *env, n int, kill bool) *taskWork {
 	cancel()
 	wg.Wait()
 	killers.Wait()
+	if kill && killed.Load() == 0 {
+		t.Error("no back end was killed")
+	}
 	return work
 }
 

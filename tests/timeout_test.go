@@ -58,11 +58,11 @@ func TestTimeoutTransactions(t *testing.T) {
 	answers(s, true, "select lock.acquire_timeout('a')")
 	answers(s, false, "select lock.acquire_timeout('a')")
 	s.exec("rollback")
-	deniedAfterWait(t, e, "select lock.acquire_timeout('a')")
+	grantedAfterRollback(t, e, "select lock.acquire_timeout('a')")
 	s.denied("select lock.acquire_timeout('a')")
 	answers(s, true, "select locked and free_in between '59 minutes' and '1 hour' and free_at = ts + timeout from lock.timeout_status")
 	admin(t, e, "update lock.timeout set ts = ts - interval '2 hours'")
-	writesNothingAfterWait(t, e, "select lock.acquire_timeout('a')")
+	deniedAfterCommit(t, e, "select lock.acquire_timeout('a')")
 
 	// The wait does not age the decision: it is made by the clock after it.
 	admin(t, e, "update lock.timeout set ts = ts - interval '2 hours'")

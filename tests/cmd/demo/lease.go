@@ -24,7 +24,7 @@ func init() {
 	})
 }
 
-const leaseTTL = time.Second
+const leaseTTL = 3 * time.Second
 
 // showLease stops the first leader past its ttl, waits for the second, and lets the first go on: what it then writes is refused.
 func showLease(ctx context.Context, d *demo) error {
