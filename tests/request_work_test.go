@@ -378,10 +378,13 @@ func TestRequestWorkServerCrash(t *testing.T) {
 	setup("select lock.enqueue('update', n::text) from generate_series(1, 200) n")
 	startRequestWork(t, pool, 4, locks.WorkPoll(time.Second))
 	for n := 1; n <= 2; n++ {
-		eventually(t, "some are settled", func() bool {
+		some := func() bool {
 			var settled int
 			return pool.QueryRow(ctx, "select count(*) from lock.request where settled_at is not null").Scan(&settled) == nil && settled > 100*n
-		})
+		}
+		if !within(requestBound, some) {
+			t.Fatal("the workers settle too little")
+		}
 		must(t, s.Kill())
 		must(t, s.Restart(ctx))
 	}
@@ -540,34 +543,32 @@ func TestRequestWorkLife(t *testing.T) {
 		e := open(t, advisory)
 		_, err := e.admin.Exec(ctx, requestLog)
 		must(t, err)
-		config, err := pgxpool.ParseConfig(e.url)
-		must(t, err)
-		config.MaxConns = 1
-		var queries requestTracer
-		config.ConnConfig.Tracer = &queries
-		pool, err := pgxpool.NewWithConfig(ctx, config)
-		must(t, err)
-		t.Cleanup(pool.Close)
-		startRequestWork(t, pool, 1, locks.WorkPoll(time.Hour))
+		pool, queries := openLogged(t, e.url, 1)
+		// The work lasts until the worker is off the list, so that it must list itself again.
+		startRequestHandlers(t, pool, 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			var idlers int
+			off := func() bool {
+				return e.admin.QueryRow(ctx, "select count(*) from lock.idle_worker where channel = 'lock_request' and until > clock_timestamp()").Scan(&idlers) == nil && idlers == 0
+			}
+			if !within(patience, off) {
+				t.Error("a worker at work stays on the list")
+			}
+			return requestHandle(ctx, tx, batch)
+		}, locks.WorkPoll(time.Hour))
 		s := e.sessionAs(t, e.super)
+		calm := 0
 		for n, sql := range []string{
 			"select lock.enqueue('create', 'e')",
 			"insert into lock.request (request_type, entity_id) values ('update', 'e')",
 		} {
+			eventually(t, "the worker is calm", func() bool { return queries.lookedLast(calm, "CaptureRequest", "commit") })
 			idle(t, e, 1)
-			calm, rounds := int64(-1), 0
-			eventually(t, "the worker is calm", func() bool {
-				if now := queries.n.Load(); now != calm {
-					calm, rounds = now, 0
-				}
-				rounds++
-				return rounds == 100
-			})
+			calm = queries.count()
 			for range 100 {
 				s.exec("select lock.enqueue('update', 'e', queue_id => 'another')")
 			}
-			if now := queries.n.Load(); now != calm {
-				t.Errorf("%d queries while idle", now-calm)
+			if asked := queries.since(calm); len(asked) > 0 {
+				t.Errorf("queries while idle: %q", asked)
 			}
 			s.exec(sql)
 			eventually(t, "it is settled", func() bool { return get[int64](s, "select count(*) from worked") == int64(n+1) })
@@ -690,12 +691,3 @@ func TestRequestWorkLife(t *testing.T) {
 		wantCode(t, locks.Work(ctx, openPool(t, e.owner, 4), "", requestHandle), "22023", "Work on an empty queue id")
 	})
 }
-
-type requestTracer struct{ n atomic.Int64 }
-
-func (r *requestTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	r.n.Add(1)
-	return ctx
-}
-
-func (r *requestTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,8 +42,101 @@ const wakeUnlocked = `create or replace function lock.wake(channel text, queue_i
 		end if;
 	end $$`
 
-// wakeListening is true for the listening connections: what they do last is to listen, or to take a worker off the list.
-const wakeListening = "datname = current_database() and (query = 'listen lock_trial' or query like '-- name: StopIdling%')"
+// A queryLog is a tracer that keeps what the connections of a pool, and the listener beside it, were asked.
+type queryLog struct {
+	mu        sync.Mutex
+	queries   []*loggedQuery // in the order of their starts
+	listeners []uint32       // the back ends that listened, which a pool's connections never do
+}
+
+type loggedQuery struct {
+	sql   string
+	ended bool
+	rows  int64
+}
+
+// openLogged is openPool with a log.
+func openLogged(t *testing.T, url string, size int32) (*pgxpool.Pool, *queryLog) {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	must(t, err)
+	config.MaxConns = size
+	log := &queryLog{}
+	config.ConnConfig.Tracer = log
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	return pool, log
+}
+
+type loggedKey struct{}
+
+func (l *queryLog) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	query := &loggedQuery{sql: data.SQL}
+	l.queries = append(l.queries, query)
+	if pid := conn.PgConn().PID(); strings.HasPrefix(data.SQL, "listen ") && !slices.Contains(l.listeners, pid) {
+		l.listeners = append(l.listeners, pid)
+	}
+	return context.WithValue(ctx, loggedKey{}, query)
+}
+
+func (l *queryLog) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	query := ctx.Value(loggedKey{}).(*loggedQuery)
+	query.ended, query.rows = true, data.CommandTag.RowsAffected()
+}
+
+func (l *queryLog) count() int { return len(l.since(0)) }
+
+// since is what was asked after the first n queries.
+func (l *queryLog) since(n int) (asked []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, query := range l.queries[n:] {
+		asked = append(asked, query.sql)
+	}
+	return asked
+}
+
+// lookedLast says whether after the first n queries a worker listed itself, found no producers it has to wait for, and looked for
+// work after that, with nothing found and nothing left to ask: the worker sleeps. A look ends with queries that contain these texts.
+func (l *queryLog) lookedLast(n int, look ...string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	producers := -1
+	for i, query := range l.queries[n:] {
+		if !query.ended {
+			return false
+		}
+		if strings.HasPrefix(query.sql, "-- name: Producers ") {
+			producers = n + i
+		}
+	}
+	if producers < 0 || l.queries[producers].rows > 0 {
+		return false
+	}
+	after := l.queries[producers+1:]
+	for i, text := range look {
+		at := len(after) - len(look) + i
+		if at < 0 || !strings.Contains(after[at].sql, text) {
+			return false
+		}
+	}
+	return after[len(after)-len(look)].rows == 0
+}
+
+// listening counts the back ends of the log's listeners that are there, and returns one.
+func (l *queryLog) listening(t *testing.T, e *env) (n int, pid uint32) {
+	t.Helper()
+	l.mu.Lock()
+	pids := slices.Clone(l.listeners)
+	l.mu.Unlock()
+	must(t, e.admin.QueryRow(ctx, "select count(*), coalesce(max(pid), 0) from pg_stat_activity where datname = current_database() and pid = any ($1::bigint[])", pids).Scan(&n, &pid))
+	return n, pid
+}
 
 func wakeEnv(t *testing.T) (*env, *pgxpool.Pool) {
 	t.Helper()
@@ -323,28 +417,20 @@ func TestWakeProtocol(t *testing.T) {
 func TestWakeWatch(t *testing.T) {
 	t.Parallel()
 	hour := wake.Options{Poll: time.Hour}
-	listenerPID := func(t *testing.T, e *env) (pid uint32) {
-		t.Helper()
-		eventually(t, "the listener is there", func() bool {
-			err := e.admin.QueryRow(ctx, "select pid from pg_stat_activity where "+wakeListening).Scan(&pid)
-			return err == nil
-		})
-		return pid
-	}
 
 	t.Run("idles without a query", func(t *testing.T) {
 		t.Parallel()
 		e, owner := wakeEnv(t)
 		var took atomic.Int64
-		wakeWorker(t, e.pool, "q", hour, func(n int64) { took.Add(n) })
-		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
-		var before, after int64
+		pool, queries := openLogged(t, e.url, 4)
+		wakeWorker(t, pool, "q", hour, func(n int64) { took.Add(n) })
+		eventually(t, "the last look is over", func() bool { return queries.lookedLast(0, "delete from job") })
+		if n := wakeIdlers(t, e, "q"); n != 1 {
+			t.Errorf("%d workers are listed", n)
+		}
+		calm := queries.count()
+		var after int64
 		const count = "select count(*) from pg_stat_activity where datname = current_database() and usename = 'locks_app' and query_start > $1"
-		eventually(t, "the last look is over", func() bool {
-			must(t, e.admin.QueryRow(ctx, `select count(*) from pg_stat_activity where datname = current_database() and usename = 'locks_app'
-				and (state <> 'idle' or state_change > clock_timestamp() - interval '100 ms')`).Scan(&before))
-			return before == 0
-		})
 		var now time.Time
 		must(t, e.admin.QueryRow(ctx, "select clock_timestamp()").Scan(&now))
 		eventually(t, "a second has passed", func() (passed bool) {
@@ -355,6 +441,9 @@ func TestWakeWatch(t *testing.T) {
 		if after != 0 {
 			t.Errorf("%d connections of the idle worker ran a query", after)
 		}
+		if asked := queries.since(calm); len(asked) > 0 {
+			t.Errorf("queries while idle: %q", asked)
+		}
 		_, err := owner.Exec(ctx, "select produce('q')")
 		must(t, err)
 		eventually(t, "the job is taken", func() bool { return took.Load() == 1 })
@@ -363,10 +452,18 @@ func TestWakeWatch(t *testing.T) {
 		t.Parallel()
 		e, owner := wakeEnv(t)
 		var took atomic.Int64
-		wakeWorker(t, e.pool, "q", hour, func(n int64) { took.Add(n) })
+		pool, queries := openLogged(t, e.url, 4)
+		wakeWorker(t, pool, "q", hour, func(n int64) { took.Add(n) })
+		var before, pid uint32
 		for n := range int64(3) {
+			// The one that was killed may still be there for a moment.
+			eventually(t, "there is a listener, and another than before", func() bool {
+				var listeners int
+				listeners, pid = queries.listening(t, e)
+				return listeners == 1 && pid != before
+			})
 			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
-			pid := listenerPID(t, e)
+			before = pid
 			_, err := e.admin.Exec(ctx, "truncate lock.idle_worker")
 			must(t, err)
 			_, err = e.admin.Exec(ctx, "select pg_terminate_backend($1)", pid)
@@ -374,8 +471,11 @@ func TestWakeWatch(t *testing.T) {
 			_, err = owner.Exec(ctx, "select produce('q')")
 			must(t, err)
 			eventually(t, "the job is taken", func() bool { return took.Load() == n+1 })
-			eventually(t, "there is another listener", func() bool { return listenerPID(t, e) != pid })
 		}
+		eventually(t, "there is another listener", func() bool {
+			n, pid := queries.listening(t, e)
+			return n == 1 && pid != before
+		})
 	})
 	t.Run("polls where notifications do not arrive", func(t *testing.T) {
 		t.Parallel()
@@ -409,18 +509,14 @@ func TestWakeWatch(t *testing.T) {
 	t.Run("shares one listener, and ends it with the last loop", func(t *testing.T) {
 		t.Parallel()
 		e, _ := wakeEnv(t)
+		pool, queries := openLogged(t, e.url, 8)
 		var stops []func()
 		for n := range 5 {
-			stops = append(stops, wakeWorker(t, e.pool, fmt.Sprint("q", n), hour, func(int64) {}))
+			stops = append(stops, wakeWorker(t, pool, fmt.Sprint("q", n), hour, func(int64) {}))
 			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, fmt.Sprint("q", n)) == 1 })
 		}
-		listeners := func() (n int) {
-			must(t, e.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where "+wakeListening).Scan(&n))
-			return n
-		}
-		if n := listeners(); n != 1 {
-			t.Errorf("%d listeners", n)
-		}
+		listeners := func() int { n, _ := queries.listening(t, e); return n }
+		eventually(t, "there is one listener", func() bool { return listeners() == 1 })
 		for _, stop := range stops {
 			stop()
 		}
