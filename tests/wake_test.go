@@ -183,8 +183,29 @@ func wakeIdlers(t *testing.T, e *env, queue string) (n int) {
 	return n
 }
 
-// wakeRounds lets workers go idle and producers commit at the same time, and counts the commits that nobody woke up for.
-func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within time.Duration) (lost int64) {
+// wakeSleepsOn says whether one and the same job waits for some seconds while the queue's worker is listed as idle all the time: the
+// worker was not woken. One that was, and is late, gets on while this asks.
+func wakeSleepsOn(t *testing.T, e *env, queue string) bool {
+	var job int64
+	gone := func() bool {
+		var oldest int64
+		err := e.admin.QueryRow(ctx, `select coalesce(min(id), 0) from job where queue_id = $1
+			and exists (select from lock.idle_worker where queue_id = $1 and until > clock_timestamp())`, queue).Scan(&oldest)
+		if err != nil {
+			t.Error(err)
+			return true
+		}
+		if job == 0 {
+			job = oldest
+		}
+		return oldest == 0 || oldest != job
+	}
+	return !within(3*time.Second, gone)
+}
+
+// wakeRounds lets workers go idle and producers commit at the same time, and counts the commits that nobody woke up for: jobs that
+// wait for late after their commit, and on (see wakeSleepsOn), or that nobody takes for as long as patience in any case.
+func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, late time.Duration) (lost int64) {
 	t.Helper()
 	const queues = 8
 	// A worker goes idle within some round trips; producers are to come at any moment of that, and to commit at any moment.
@@ -192,7 +213,7 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within ti
 	for range 10 {
 		must(t, owner.Ping(ctx))
 	}
-	span := max(time.Millisecond, time.Since(began))
+	span := min(5*time.Millisecond, max(time.Millisecond, time.Since(began))) // A stall is no reason to spin for long.
 	dwell := func() {
 		for began, pause := time.Now(), rand.N(span); time.Since(began) < pause; {
 		}
@@ -206,7 +227,14 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within ti
 			// Without the hour only the poll would tell, and without the short linger the worker would hardly ever go idle.
 			stop := wakeWorker(t, e.pool, queue, wake.Options{Poll: time.Hour, Linger: time.Nanosecond}, func(n int64) { taken <- n })
 			defer stop()
-			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, queue) == 1 })
+			idles := func() (idles bool) {
+				err := e.admin.QueryRow(ctx, "select exists (select from lock.idle_worker where queue_id = $1 and until > clock_timestamp())", queue).Scan(&idles)
+				return err == nil && idles
+			}
+			if !within(patience, idles) {
+				t.Errorf("%s: the worker does not idle", queue)
+				return
+			}
 			for range rounds / queues {
 				if losses.Load() > 0 {
 					return
@@ -236,14 +264,17 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within ti
 					t.Error(err)
 					return
 				}
-				deadline := time.After(within)
+				committed, deadline := time.Now(), time.After(late)
 				for made > 0 {
 					select {
 					case n := <-taken:
 						made -= n
 					case <-deadline:
-						losses.Add(1)
-						return
+						if time.Since(committed) > patience || wakeSleepsOn(t, e, queue) {
+							losses.Add(1)
+							return
+						}
+						deadline = time.After(late)
 					}
 				}
 			}
@@ -279,9 +310,11 @@ func TestWakeProtocol(t *testing.T) {
 		t.Helper()
 		// What was committed before this notification has arrived before it.
 		listener.exec("select pg_notify('lock_task', 'mark')")
+		waiting, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
 		found := false
 		for {
-			note, err := listener.conn.WaitForNotification(ctx)
+			note, err := listener.conn.WaitForNotification(waiting)
 			must(t, err)
 			if note.Payload == "mark" {
 				return found
@@ -589,7 +622,7 @@ func TestWakeWatch(t *testing.T) {
 		}
 		_, err := owner.Exec(ctx, "select produce('long')")
 		must(t, err)
-		<-holding
+		eventually(t, "the long work begins", func() bool { return len(holding) == 1 })
 		eventually(t, "the busy worker is taken off the list", func() bool { return wakeIdlers(t, e, "long") == 0 })
 		stop()
 		if n := wakeIdlers(t, e, "idle"); n != 0 {
@@ -597,8 +630,13 @@ func TestWakeWatch(t *testing.T) {
 		}
 		release()
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("Watch: %v", err)
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("Watch: %v", err)
+			}
+		case <-time.After(patience):
+			t.Fatal("Watch does not end with its context")
 		}
 		if len(complaint) > 0 {
 			t.Errorf("complaint: %v", <-complaint)
@@ -607,6 +645,8 @@ func TestWakeWatch(t *testing.T) {
 	t.Run("ends with an error that no pause mends", func(t *testing.T) {
 		t.Parallel()
 		e, _ := wakeEnv(t)
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		t.Cleanup(cancel)
 		err := wake.Watch(ctx, e.pool, wake.Tasks, "q", hour, func(ctx context.Context) (bool, time.Duration, error) {
 			_, err := e.pool.Exec(ctx, "select * from lock.idle_worker")
 			return false, 0, err
@@ -652,11 +692,24 @@ func wakeDeaf(t *testing.T, e *env) *pgxpool.Pool {
 // wakePooler is a pool through a pgbouncer that shares connections between transactions.
 func wakePooler(t *testing.T, e *env) *pgxpool.Pool {
 	t.Helper()
+	address := startPgbouncer(t, e.url)
+	pool := openPool(t, address, 10)
+	eventually(t, "pgbouncer answers", func() bool { return pool.Ping(ctx) == nil })
+	return pool
+}
+
+// startPgbouncer starts one before the server, with pooling by transaction and more settings if given, and returns the database's
+// address there. It skips the test where there is no pgbouncer, and may not answer at once.
+func startPgbouncer(t *testing.T, address string, settings ...string) string {
+	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		t.Skip("pgbouncer is not installed")
+		program = "/usr/sbin/pgbouncer" // not in everybody's PATH
+		if _, err := os.Stat(program); err != nil {
+			t.Skip("pgbouncer is not installed")
+		}
 	}
-	u, err := url.Parse(e.url)
+	u, err := url.Parse(address)
 	must(t, err)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -666,18 +719,17 @@ func wakePooler(t *testing.T, e *env) *pgxpool.Pool {
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	must(t, os.Chmod(dir, 0o755))
-	must(t, os.WriteFile(dir+"/users", []byte(`"locks_app" ""`), 0o644))
 	must(t, os.WriteFile(dir+"/ini", fmt.Appendf(nil, `[databases]
-* = host=%s port=%s user=locks_app
+* = host=%s port=%s user=%s
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = %d
 unix_socket_dir =
 auth_type = any
-auth_file = %s/users
 pool_mode = transaction
 ignore_startup_parameters = extra_float_digits
-`, u.Hostname(), u.Port(), port, dir), 0o644))
+%s
+`, u.Hostname(), u.Port(), u.User.Username(), port, strings.Join(settings, "\n")), 0o644))
 	cmd := exec.Command(program, dir+"/ini")
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}} // It refuses to run as root.
@@ -688,8 +740,9 @@ ignore_startup_parameters = extra_float_digits
 		cmd.Wait()
 	})
 	u.Host = fmt.Sprintf("127.0.0.1:%d", port)
-	pool := openPool(t, u.String()+"&default_query_exec_mode=exec", 10)
-	eventually(t, "pgbouncer answers", func() bool { return pool.Ping(ctx) == nil })
-	t.Cleanup(pool.Close)
-	return pool
+	query := u.Query()
+	query.Set("sslmode", "disable")
+	query.Set("default_query_exec_mode", "exec")
+	u.RawQuery = query.Encode()
+	return u.String()
 }
