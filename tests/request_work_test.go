@@ -179,7 +179,7 @@ func requestVerdict(t *testing.T, admin *pgxpool.Pool) string {
 	settled := func() bool {
 		return admin.QueryRow(ctx, "select count(*) from lock.request where settled_at is null").Scan(&left) == nil && left == 0
 	}
-	if !within(requestBound, settled) {
+	if !holdsWithin(requestBound, settled) {
 		t.Fatalf("%d are not settled within %v", left, requestBound)
 	}
 	must(t, admin.QueryRow(ctx, `select concat_ws('; ',
@@ -204,7 +204,7 @@ func requestKillProcess(e *env, over func() bool) (killed bool, err error) {
 	if err := e.admin.QueryRow(ctx, "select count(*) from worked").Scan(&before); err != nil {
 		return false, err
 	}
-	atWork := within(requestBound, func() bool {
+	atWork := holdsWithin(requestBound, func() bool {
 		err = e.admin.QueryRow(ctx, `select (select count(*) from worked), exists (select from pg_stat_activity
 			where datname = current_database() and application_name = $1 and xact_start is not null)`, victim).Scan(&now, &open)
 		return err != nil || open && now > before+10 || over()
@@ -217,8 +217,8 @@ func requestKillProcess(e *env, over func() bool) (killed bool, err error) {
 	return true, cmd.Process.Kill()
 }
 
-// within polls until condition holds, and says whether it did in time. Unlike eventually it may be called in any goroutine.
-func within(bound time.Duration, condition func() bool) bool {
+// holdsWithin polls until condition holds, and says whether it did in time. Unlike eventually it may be called in any goroutine.
+func holdsWithin(bound time.Duration, condition func() bool) bool {
 	deadline := time.After(bound)
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
@@ -382,7 +382,7 @@ func TestRequestWorkServerCrash(t *testing.T) {
 			var settled int
 			return pool.QueryRow(ctx, "select count(*) from lock.request where settled_at is not null").Scan(&settled) == nil && settled > 100*n
 		}
-		if !within(requestBound, some) {
+		if !holdsWithin(requestBound, some) {
 			t.Fatal("the workers settle too little")
 		}
 		must(t, s.Kill())
@@ -550,7 +550,7 @@ func TestRequestWorkLife(t *testing.T) {
 			off := func() bool {
 				return e.admin.QueryRow(ctx, "select count(*) from lock.idle_worker where channel = 'lock_request' and until > clock_timestamp()").Scan(&idlers) == nil && idlers == 0
 			}
-			if !within(patience, off) {
+			if !holdsWithin(patience, off) {
 				t.Error("a worker at work stays on the list")
 			}
 			return requestHandle(ctx, tx, batch)

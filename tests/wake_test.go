@@ -200,7 +200,7 @@ func wakeSleepsOn(t *testing.T, e *env, queue string) bool {
 		}
 		return oldest == 0 || oldest != job
 	}
-	return !within(3*time.Second, gone)
+	return !holdsWithin(3*time.Second, gone)
 }
 
 // wakeRounds lets workers go idle and producers commit at the same time, and counts the commits that nobody woke up for: jobs that
@@ -231,7 +231,7 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, late time
 				err := e.admin.QueryRow(ctx, "select exists (select from lock.idle_worker where queue_id = $1 and until > clock_timestamp())", queue).Scan(&idles)
 				return err == nil && idles
 			}
-			if !within(patience, idles) {
+			if !holdsWithin(patience, idles) {
 				t.Errorf("%s: the worker does not idle", queue)
 				return
 			}
