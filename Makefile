@@ -72,8 +72,8 @@ generate: $(BIN)/sqlc ## make db/ from sql/schema and sql/queries
 	rm -rf db && $(BIN)/sqlc generate
 
 .PHONY: migration
-migration: ## write the next migration from the functions that changed: make migration NAME=add_leases (AMEND=1: rewrite the newest)
-	cd tests && go run ./cmd/migration $(if $(AMEND),-amend,-name '$(NAME)')
+migration: ## write the next migration from the functions that changed: make migration NAME=add_leases (AMEND=1: rewrite the newest; REFREEZE=1: every frozen copy in place)
+	cd tests && go run ./cmd/migration $(if $(REFREEZE),-refreeze,$(if $(AMEND),-amend,-name '$(NAME)'))
 
 .PHONY: verify
 verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is not what its source says

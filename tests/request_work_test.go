@@ -37,28 +37,25 @@ func init() {
 	}
 }
 
-func startRequestProcess(t *testing.T, url string) *exec.Cmd {
-	t.Helper()
+func startRequestProcess(url string) (*exec.Cmd, error) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), requestProcessURL+"="+url)
 	cmd.Stderr = os.Stderr
-	must(t, cmd.Start())
-	return cmd
+	return cmd, cmd.Start()
 }
 
+// requestBound is for a whole workload, as patience is for a single event.
+const requestBound = 3 * time.Minute
+
 // requestLog is what handlers write, and what the invariants are read from. One request settles at most once (primary key),
-// nobody else is at work on the entity (an advisory lock that lives as long as the handler's transaction).
+// nobody else is at work on the entity (an advisory lock that lives as long as the handler's transaction: see requestAlone).
 const requestLog = `create table worked (request_id bigint primary key, entity_id text not null, request_type text not null, step bigint generated always as identity);
 	create table violation (what text);
 	grant select, insert on worked, violation to locks_app`
 
 func requestHandle(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 	var created bool
-	// A transaction that ends gives up its rows a moment before its advisory locks: hence the patience.
-	_, err := tx.Exec(ctx, "select set_config('lock_timeout', '200ms', true), pg_advisory_xact_lock(hashtext($1))", batch[0].EntityID)
-	if code(err) == "55P03" {
-		return errors.New("violation: somebody else is at work on " + batch[0].EntityID)
-	} else if err != nil {
+	if err := requestAlone(ctx, tx, batch[0].EntityID); err != nil {
 		return err
 	}
 	if rand.N(40) == 0 {
@@ -66,7 +63,7 @@ func requestHandle(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 			return err
 		}
 	}
-	err = tx.QueryRow(ctx, "select exists (select from worked where entity_id = $1 and request_type = 'create')", batch[0].EntityID).Scan(&created)
+	err := tx.QueryRow(ctx, "select exists (select from worked where entity_id = $1 and request_type = 'create')", batch[0].EntityID).Scan(&created)
 	if err != nil {
 		return err
 	}
@@ -84,14 +81,53 @@ func requestHandle(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 	return nil
 }
 
+// requestAlone takes the entity's advisory lock. A transaction that ends gives up its rows a moment before its advisory locks, and
+// that moment can be long. So who has the lock is a violation only as long as its transaction is seen running, later than this one's
+// capture. Where nobody can be seen to have it (YugabyteDB), a second of that is one.
+func requestAlone(ctx context.Context, tx pgx.Tx, entity string) error {
+	began := time.Now()
+	for seen := began; ; {
+		var had, running bool
+		var holders int
+		// What pg_stat_activity shows stays the same within a transaction unless it is told to look again.
+		err := tx.QueryRow(ctx, "select pg_try_advisory_xact_lock(7, hashtext($1)) from pg_stat_clear_snapshot()", entity).Scan(&had)
+		if err != nil || had {
+			return err
+		}
+		err = tx.QueryRow(ctx, `with held as materialized (select * from pg_locks where granted)
+			select count(distinct entity.pid), coalesce(bool_or(holder.pid is not null), false)
+			from held as entity
+			left join held as running on running.pid = entity.pid and running.locktype = 'transactionid'
+			left join pg_stat_activity as holder on holder.pid = running.pid and holder.backend_xid = running.transactionid
+			where entity.locktype = 'advisory' and entity.classid = 7 and entity.objid = hashtext($1)::oid and entity.objsubid = 2
+			and entity.database = (select oid from pg_database where datname = current_database())`, entity).Scan(&holders, &running)
+		if err != nil {
+			return err
+		}
+		if holders > 0 {
+			seen = time.Now()
+		}
+		if running || time.Since(seen) > time.Second {
+			return errors.New("violation: somebody else is at work on " + entity)
+		} else if time.Since(began) > patience {
+			return errors.New("violation: somebody has ended, and keeps " + entity)
+		}
+	}
+}
+
 // startRequestWork runs workers until the returned function ends them.
 func startRequestWork(t *testing.T, pool *pgxpool.Pool, workers int, opts ...locks.WorkOption) (stop func()) {
+	t.Helper()
+	return startRequestHandlers(t, pool, workers, requestHandle, opts...)
+}
+
+func startRequestHandlers(t *testing.T, pool *pgxpool.Pool, workers int, handle func(context.Context, pgx.Tx, []db.Request) error, opts ...locks.WorkOption) (stop func()) {
 	t.Helper()
 	inner, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
-			if err := locks.Work(inner, pool, "default", requestHandle, opts...); !errors.Is(err, context.Canceled) {
+			if err := locks.Work(inner, pool, "default", handle, opts...); !errors.Is(err, context.Canceled) {
 				t.Errorf("Work: %v", err)
 			}
 		})
@@ -102,7 +138,8 @@ func startRequestWork(t *testing.T, pool *pgxpool.Pool, workers int, opts ...loc
 }
 
 // requestProduce enqueues creates, each followed by updates, and rolls some back.
-func requestProduce(t *testing.T, pool *pgxpool.Pool, name string, entities int) {
+func requestProduce(pool *pgxpool.Pool, name string, entities int) error {
+	began := time.Now()
 	for n := range entities {
 		entity := fmt.Sprintf("%s %d", name, n)
 		for m := range 1 + rand.N(6) {
@@ -125,25 +162,74 @@ func requestProduce(t *testing.T, pool *pgxpool.Pool, name string, entities int)
 				if err == nil || m > 0 && err.Error() == "roll back" || code(err) == "23505" {
 					break
 				}
+				if time.Since(began) > requestBound {
+					return fmt.Errorf("producing: %w", err)
+				}
 			}
 		}
 	}
+	return nil
 }
 
 // requestVerdict waits until everything is settled, and says what went wrong.
 func requestVerdict(t *testing.T, admin *pgxpool.Pool) string {
 	t.Helper()
 	var verdict string
-	eventually(t, "everything is settled", func() bool {
-		var left int
+	var left int
+	settled := func() bool {
 		return admin.QueryRow(ctx, "select count(*) from lock.request where settled_at is null").Scan(&left) == nil && left == 0
-	})
+	}
+	if !holdsWithin(requestBound, settled) {
+		t.Fatalf("%d are not settled within %v", left, requestBound)
+	}
 	must(t, admin.QueryRow(ctx, `select concat_ws('; ',
 		(select string_agg(distinct message, ', ') from lock.request where request_status <> 'complete'),
 		(select count(*) || ' settled, not worked on' from lock.request where not exists (select from worked where worked.request_id = request.request_id) having count(*) > 0),
 		(select count(*) || ' worked on, not settled' from worked where not exists (select from lock.request where worked.request_id = request.request_id) having count(*) > 0),
 		(select count(*) || ' tried twice' from lock.request where attempts <> 1 having count(*) > 0))`).Scan(&verdict))
 	return verdict
+}
+
+// requestKillProcess starts a worker process and kills it in a transaction, while work goes on; false: that was over before.
+func requestKillProcess(e *env, over func() bool) (killed bool, err error) {
+	const victim = "locks_request_victim"
+	cmd, err := startRequestProcess(e.url + "&application_name=" + victim)
+	if err != nil {
+		return false, err
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	var before, now int
+	var open bool
+	if err := e.admin.QueryRow(ctx, "select count(*) from worked").Scan(&before); err != nil {
+		return false, err
+	}
+	atWork := holdsWithin(requestBound, func() bool {
+		err = e.admin.QueryRow(ctx, `select (select count(*) from worked), exists (select from pg_stat_activity
+			where datname = current_database() and application_name = $1 and xact_start is not null)`, victim).Scan(&now, &open)
+		return err != nil || open && now > before+10 || over()
+	})
+	if err != nil || over() {
+		return false, err
+	} else if !atWork {
+		return false, errors.New("a worker process does nothing")
+	}
+	return true, cmd.Process.Kill()
+}
+
+// holdsWithin polls until condition holds, and says whether it did in time. Unlike eventually it may be called in any goroutine.
+func holdsWithin(bound time.Duration, condition func() bool) bool {
+	deadline := time.After(bound)
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for !condition() {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			return condition()
+		}
+	}
+	return true
 }
 
 func TestRequestWorkUnderFire(t *testing.T) {
@@ -153,32 +239,48 @@ func TestRequestWorkUnderFire(t *testing.T) {
 		must(t, err)
 		startRequestWork(t, e.pool, 4, locks.WorkPoll(time.Second))
 		var producers, killers sync.WaitGroup
-		for n := range 4 {
-			producers.Go(func() { requestProduce(t, e.pool, fmt.Sprint("sheet ", n), 60) })
-		}
 		var over atomic.Bool
+		var backends, processes atomic.Int64
+		for n := range 4 {
+			producers.Go(func() {
+				began := time.Now()
+				for m := 0; m == 0 || (backends.Load() == 0 || processes.Load() == 0) && time.Since(began) < requestBound && !t.Failed(); m++ {
+					if err := requestProduce(e.pool, fmt.Sprintf("sheet %d.%d", n, m), 60); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
 		killers.Go(func() { // backends die
 			for !over.Load() {
-				_, err := e.admin.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'locks_app' and datname = current_database() and query like '%worked%' order by random() limit 1")
-				must(t, err)
+				var killed int64
+				err := e.admin.QueryRow(ctx, `select count(*) filter (where pg_terminate_backend(pid)) from (select pid from pg_stat_activity
+					where usename = 'locks_app' and datname = current_database() and query like '%worked%' order by random() limit 1) as victim`).Scan(&killed)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				backends.Add(killed)
 			}
 		})
 		killers.Go(func() { // processes die
 			for !over.Load() {
-				cmd := startRequestProcess(t, e.url)
-				var before, now int
-				must(t, e.admin.QueryRow(ctx, "select count(*) from worked").Scan(&before))
-				eventually(t, "something is worked on", func() bool {
-					must(t, e.admin.QueryRow(ctx, "select count(*) from worked").Scan(&now))
-					return now > before+10 || over.Load()
-				})
-				cmd.Process.Kill()
-				cmd.Wait()
+				killed, err := requestKillProcess(e, over.Load)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if killed {
+					processes.Add(1)
+				}
 			}
 		})
 		producers.Wait()
 		over.Store(true)
 		killers.Wait()
+		if backends.Load() == 0 || processes.Load() == 0 {
+			t.Errorf("%d back ends and %d processes were killed at work, and it should be some of each", backends.Load(), processes.Load())
+		}
 		if verdict := requestVerdict(t, e.admin); verdict != "" {
 			t.Error(verdict)
 		}
@@ -202,6 +304,34 @@ func TestRequestCheckers(t *testing.T) {
 		defer second.Rollback(ctx)
 		if err := requestHandle(ctx, second, batch); err == nil || !strings.HasPrefix(err.Error(), "violation") {
 			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("wait for one that has ended and not yet let go of the entity", func(t *testing.T) {
+		t.Parallel()
+		onlyPostgreSQL(t, "its pg_locks does not show who has the lock")
+		e := open(t, advisory)
+		_, err := e.admin.Exec(ctx, requestLog)
+		must(t, err)
+		ended := e.session(t)
+		ended.exec("select pg_advisory_lock(7, hashtext('e'))")
+		tx, err := e.pool.Begin(ctx)
+		must(t, err)
+		defer tx.Rollback(ctx)
+		pid := tx.Conn().PgConn().PID()
+		done := make(chan error, 1)
+		go func() {
+			done <- requestHandle(ctx, tx, []db.Request{{RequestID: 1, EntityID: "e", RequestType: "create", RequestStatus: "in-progress"}})
+		}()
+		eventually(t, "it looks who has the lock", func() (looks bool) {
+			must(t, e.admin.QueryRow(ctx, "select query like '%pg_locks%' from pg_stat_activity where pid = $1", pid).Scan(&looks))
+			return looks
+		})
+		ended.exec("select pg_advisory_unlock(7, hashtext('e'))")
+		select {
+		case err := <-done:
+			must(t, err)
+		case <-time.After(patience):
+			t.Fatal("it waits on")
 		}
 	})
 	for _, among := range []bool{false, true} {
@@ -248,10 +378,13 @@ func TestRequestWorkServerCrash(t *testing.T) {
 	setup("select lock.enqueue('update', n::text) from generate_series(1, 200) n")
 	startRequestWork(t, pool, 4, locks.WorkPoll(time.Second))
 	for n := 1; n <= 2; n++ {
-		eventually(t, "some are settled", func() bool {
+		some := func() bool {
 			var settled int
 			return pool.QueryRow(ctx, "select count(*) from lock.request where settled_at is not null").Scan(&settled) == nil && settled > 100*n
-		})
+		}
+		if !holdsWithin(requestBound, some) {
+			t.Fatal("the workers settle too little")
+		}
 		must(t, s.Kill())
 		must(t, s.Restart(ctx))
 	}
@@ -410,34 +543,32 @@ func TestRequestWorkLife(t *testing.T) {
 		e := open(t, advisory)
 		_, err := e.admin.Exec(ctx, requestLog)
 		must(t, err)
-		config, err := pgxpool.ParseConfig(e.url)
-		must(t, err)
-		config.MaxConns = 1
-		var queries requestTracer
-		config.ConnConfig.Tracer = &queries
-		pool, err := pgxpool.NewWithConfig(ctx, config)
-		must(t, err)
-		t.Cleanup(pool.Close)
-		startRequestWork(t, pool, 1, locks.WorkPoll(time.Hour))
+		pool, queries := openLogged(t, e.url, 1)
+		// The work lasts until the worker is off the list, so that it must list itself again.
+		startRequestHandlers(t, pool, 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			var idlers int
+			off := func() bool {
+				return e.admin.QueryRow(ctx, "select count(*) from lock.idle_worker where channel = 'lock_request' and until > clock_timestamp()").Scan(&idlers) == nil && idlers == 0
+			}
+			if !holdsWithin(patience, off) {
+				t.Error("a worker at work stays on the list")
+			}
+			return requestHandle(ctx, tx, batch)
+		}, locks.WorkPoll(time.Hour))
 		s := e.sessionAs(t, e.super)
+		calm := 0
 		for n, sql := range []string{
 			"select lock.enqueue('create', 'e')",
 			"insert into lock.request (request_type, entity_id) values ('update', 'e')",
 		} {
+			eventually(t, "the worker is calm", func() bool { return queries.lookedLast(calm, "CaptureRequest", "commit") })
 			idle(t, e, 1)
-			calm, rounds := int64(-1), 0
-			eventually(t, "the worker is calm", func() bool {
-				if now := queries.n.Load(); now != calm {
-					calm, rounds = now, 0
-				}
-				rounds++
-				return rounds == 100
-			})
+			calm = queries.count()
 			for range 100 {
 				s.exec("select lock.enqueue('update', 'e', queue_id => 'another')")
 			}
-			if now := queries.n.Load(); now != calm {
-				t.Errorf("%d queries while idle", now-calm)
+			if asked := queries.since(calm); len(asked) > 0 {
+				t.Errorf("queries while idle: %q", asked)
 			}
 			s.exec(sql)
 			eventually(t, "it is settled", func() bool { return get[int64](s, "select count(*) from worked") == int64(n+1) })
@@ -560,12 +691,3 @@ func TestRequestWorkLife(t *testing.T) {
 		wantCode(t, locks.Work(ctx, openPool(t, e.owner, 4), "", requestHandle), "22023", "Work on an empty queue id")
 	})
 }
-
-type requestTracer struct{ n atomic.Int64 }
-
-func (r *requestTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	r.n.Add(1)
-	return ctx
-}
-
-func (r *requestTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

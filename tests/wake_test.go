@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,8 +42,101 @@ const wakeUnlocked = `create or replace function lock.wake(channel text, queue_i
 		end if;
 	end $$`
 
-// wakeListening is true for the listening connections: what they do last is to listen, or to take a worker off the list.
-const wakeListening = "datname = current_database() and (query = 'listen lock_trial' or query like '-- name: StopIdling%')"
+// A queryLog is a tracer that keeps what the connections of a pool, and the listener beside it, were asked.
+type queryLog struct {
+	mu        sync.Mutex
+	queries   []*loggedQuery // in the order of their starts
+	listeners []uint32       // the back ends that listened, which a pool's connections never do
+}
+
+type loggedQuery struct {
+	sql   string
+	ended bool
+	rows  int64
+}
+
+// openLogged is openPool with a log.
+func openLogged(t *testing.T, url string, size int32) (*pgxpool.Pool, *queryLog) {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	must(t, err)
+	config.MaxConns = size
+	log := &queryLog{}
+	config.ConnConfig.Tracer = log
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	return pool, log
+}
+
+type loggedKey struct{}
+
+func (l *queryLog) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	query := &loggedQuery{sql: data.SQL}
+	l.queries = append(l.queries, query)
+	if pid := conn.PgConn().PID(); strings.HasPrefix(data.SQL, "listen ") && !slices.Contains(l.listeners, pid) {
+		l.listeners = append(l.listeners, pid)
+	}
+	return context.WithValue(ctx, loggedKey{}, query)
+}
+
+func (l *queryLog) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	query := ctx.Value(loggedKey{}).(*loggedQuery)
+	query.ended, query.rows = true, data.CommandTag.RowsAffected()
+}
+
+func (l *queryLog) count() int { return len(l.since(0)) }
+
+// since is what was asked after the first n queries.
+func (l *queryLog) since(n int) (asked []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, query := range l.queries[n:] {
+		asked = append(asked, query.sql)
+	}
+	return asked
+}
+
+// lookedLast says whether after the first n queries a worker listed itself, found no producers it has to wait for, and looked for
+// work after that, with nothing found and nothing left to ask: the worker sleeps. A look ends with queries that contain these texts.
+func (l *queryLog) lookedLast(n int, look ...string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	producers := -1
+	for i, query := range l.queries[n:] {
+		if !query.ended {
+			return false
+		}
+		if strings.HasPrefix(query.sql, "-- name: Producers ") {
+			producers = n + i
+		}
+	}
+	if producers < 0 || l.queries[producers].rows > 0 {
+		return false
+	}
+	after := l.queries[producers+1:]
+	for i, text := range look {
+		at := len(after) - len(look) + i
+		if at < 0 || !strings.Contains(after[at].sql, text) {
+			return false
+		}
+	}
+	return after[len(after)-len(look)].rows == 0
+}
+
+// listening counts the back ends of the log's listeners that are there, and returns one.
+func (l *queryLog) listening(t *testing.T, e *env) (n int, pid uint32) {
+	t.Helper()
+	l.mu.Lock()
+	pids := slices.Clone(l.listeners)
+	l.mu.Unlock()
+	must(t, e.admin.QueryRow(ctx, "select count(*), coalesce(max(pid), 0) from pg_stat_activity where datname = current_database() and pid = any ($1::bigint[])", pids).Scan(&n, &pid))
+	return n, pid
+}
 
 func wakeEnv(t *testing.T) (*env, *pgxpool.Pool) {
 	t.Helper()
@@ -89,8 +183,29 @@ func wakeIdlers(t *testing.T, e *env, queue string) (n int) {
 	return n
 }
 
-// wakeRounds lets workers go idle and producers commit at the same time, and counts the commits that nobody woke up for.
-func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within time.Duration) (lost int64) {
+// wakeSleepsOn says whether one and the same job waits for some seconds while the queue's worker is listed as idle all the time: the
+// worker was not woken. One that was, and is late, gets on while this asks.
+func wakeSleepsOn(t *testing.T, e *env, queue string) bool {
+	var job int64
+	gone := func() bool {
+		var oldest int64
+		err := e.admin.QueryRow(ctx, `select coalesce(min(id), 0) from job where queue_id = $1
+			and exists (select from lock.idle_worker where queue_id = $1 and until > clock_timestamp())`, queue).Scan(&oldest)
+		if err != nil {
+			t.Error(err)
+			return true
+		}
+		if job == 0 {
+			job = oldest
+		}
+		return oldest == 0 || oldest != job
+	}
+	return !holdsWithin(3*time.Second, gone)
+}
+
+// wakeRounds lets workers go idle and producers commit at the same time, and counts the commits that nobody woke up for: jobs that
+// wait for late after their commit, and on (see wakeSleepsOn), or that nobody takes for as long as patience in any case.
+func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, late time.Duration) (lost int64) {
 	t.Helper()
 	const queues = 8
 	// A worker goes idle within some round trips; producers are to come at any moment of that, and to commit at any moment.
@@ -98,7 +213,7 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within ti
 	for range 10 {
 		must(t, owner.Ping(ctx))
 	}
-	span := max(time.Millisecond, time.Since(began))
+	span := min(5*time.Millisecond, max(time.Millisecond, time.Since(began))) // A stall is no reason to spin for long.
 	dwell := func() {
 		for began, pause := time.Now(), rand.N(span); time.Since(began) < pause; {
 		}
@@ -112,7 +227,14 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within ti
 			// Without the hour only the poll would tell, and without the short linger the worker would hardly ever go idle.
 			stop := wakeWorker(t, e.pool, queue, wake.Options{Poll: time.Hour, Linger: time.Nanosecond}, func(n int64) { taken <- n })
 			defer stop()
-			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, queue) == 1 })
+			idles := func() (idles bool) {
+				err := e.admin.QueryRow(ctx, "select exists (select from lock.idle_worker where queue_id = $1 and until > clock_timestamp())", queue).Scan(&idles)
+				return err == nil && idles
+			}
+			if !holdsWithin(patience, idles) {
+				t.Errorf("%s: the worker does not idle", queue)
+				return
+			}
 			for range rounds / queues {
 				if losses.Load() > 0 {
 					return
@@ -142,14 +264,17 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, within ti
 					t.Error(err)
 					return
 				}
-				deadline := time.After(within)
+				committed, deadline := time.Now(), time.After(late)
 				for made > 0 {
 					select {
 					case n := <-taken:
 						made -= n
 					case <-deadline:
-						losses.Add(1)
-						return
+						if time.Since(committed) > patience || wakeSleepsOn(t, e, queue) {
+							losses.Add(1)
+							return
+						}
+						deadline = time.After(late)
 					}
 				}
 			}
@@ -185,9 +310,11 @@ func TestWakeProtocol(t *testing.T) {
 		t.Helper()
 		// What was committed before this notification has arrived before it.
 		listener.exec("select pg_notify('lock_task', 'mark')")
+		waiting, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
 		found := false
 		for {
-			note, err := listener.conn.WaitForNotification(ctx)
+			note, err := listener.conn.WaitForNotification(waiting)
 			must(t, err)
 			if note.Payload == "mark" {
 				return found
@@ -323,28 +450,20 @@ func TestWakeProtocol(t *testing.T) {
 func TestWakeWatch(t *testing.T) {
 	t.Parallel()
 	hour := wake.Options{Poll: time.Hour}
-	listenerPID := func(t *testing.T, e *env) (pid uint32) {
-		t.Helper()
-		eventually(t, "the listener is there", func() bool {
-			err := e.admin.QueryRow(ctx, "select pid from pg_stat_activity where "+wakeListening).Scan(&pid)
-			return err == nil
-		})
-		return pid
-	}
 
 	t.Run("idles without a query", func(t *testing.T) {
 		t.Parallel()
 		e, owner := wakeEnv(t)
 		var took atomic.Int64
-		wakeWorker(t, e.pool, "q", hour, func(n int64) { took.Add(n) })
-		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
-		var before, after int64
+		pool, queries := openLogged(t, e.url, 4)
+		wakeWorker(t, pool, "q", hour, func(n int64) { took.Add(n) })
+		eventually(t, "the last look is over", func() bool { return queries.lookedLast(0, "delete from job") })
+		if n := wakeIdlers(t, e, "q"); n != 1 {
+			t.Errorf("%d workers are listed", n)
+		}
+		calm := queries.count()
+		var after int64
 		const count = "select count(*) from pg_stat_activity where datname = current_database() and usename = 'locks_app' and query_start > $1"
-		eventually(t, "the last look is over", func() bool {
-			must(t, e.admin.QueryRow(ctx, `select count(*) from pg_stat_activity where datname = current_database() and usename = 'locks_app'
-				and (state <> 'idle' or state_change > clock_timestamp() - interval '100 ms')`).Scan(&before))
-			return before == 0
-		})
 		var now time.Time
 		must(t, e.admin.QueryRow(ctx, "select clock_timestamp()").Scan(&now))
 		eventually(t, "a second has passed", func() (passed bool) {
@@ -355,6 +474,9 @@ func TestWakeWatch(t *testing.T) {
 		if after != 0 {
 			t.Errorf("%d connections of the idle worker ran a query", after)
 		}
+		if asked := queries.since(calm); len(asked) > 0 {
+			t.Errorf("queries while idle: %q", asked)
+		}
 		_, err := owner.Exec(ctx, "select produce('q')")
 		must(t, err)
 		eventually(t, "the job is taken", func() bool { return took.Load() == 1 })
@@ -363,10 +485,18 @@ func TestWakeWatch(t *testing.T) {
 		t.Parallel()
 		e, owner := wakeEnv(t)
 		var took atomic.Int64
-		wakeWorker(t, e.pool, "q", hour, func(n int64) { took.Add(n) })
+		pool, queries := openLogged(t, e.url, 4)
+		wakeWorker(t, pool, "q", hour, func(n int64) { took.Add(n) })
+		var before, pid uint32
 		for n := range int64(3) {
+			// The one that was killed may still be there for a moment.
+			eventually(t, "there is a listener, and another than before", func() bool {
+				var listeners int
+				listeners, pid = queries.listening(t, e)
+				return listeners == 1 && pid != before
+			})
 			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
-			pid := listenerPID(t, e)
+			before = pid
 			_, err := e.admin.Exec(ctx, "truncate lock.idle_worker")
 			must(t, err)
 			_, err = e.admin.Exec(ctx, "select pg_terminate_backend($1)", pid)
@@ -374,8 +504,11 @@ func TestWakeWatch(t *testing.T) {
 			_, err = owner.Exec(ctx, "select produce('q')")
 			must(t, err)
 			eventually(t, "the job is taken", func() bool { return took.Load() == n+1 })
-			eventually(t, "there is another listener", func() bool { return listenerPID(t, e) != pid })
 		}
+		eventually(t, "there is another listener", func() bool {
+			n, pid := queries.listening(t, e)
+			return n == 1 && pid != before
+		})
 	})
 	t.Run("polls where notifications do not arrive", func(t *testing.T) {
 		t.Parallel()
@@ -409,18 +542,14 @@ func TestWakeWatch(t *testing.T) {
 	t.Run("shares one listener, and ends it with the last loop", func(t *testing.T) {
 		t.Parallel()
 		e, _ := wakeEnv(t)
+		pool, queries := openLogged(t, e.url, 8)
 		var stops []func()
 		for n := range 5 {
-			stops = append(stops, wakeWorker(t, e.pool, fmt.Sprint("q", n), hour, func(int64) {}))
+			stops = append(stops, wakeWorker(t, pool, fmt.Sprint("q", n), hour, func(int64) {}))
 			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, fmt.Sprint("q", n)) == 1 })
 		}
-		listeners := func() (n int) {
-			must(t, e.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where "+wakeListening).Scan(&n))
-			return n
-		}
-		if n := listeners(); n != 1 {
-			t.Errorf("%d listeners", n)
-		}
+		listeners := func() int { n, _ := queries.listening(t, e); return n }
+		eventually(t, "there is one listener", func() bool { return listeners() == 1 })
 		for _, stop := range stops {
 			stop()
 		}
@@ -493,7 +622,7 @@ func TestWakeWatch(t *testing.T) {
 		}
 		_, err := owner.Exec(ctx, "select produce('long')")
 		must(t, err)
-		<-holding
+		eventually(t, "the long work begins", func() bool { return len(holding) == 1 })
 		eventually(t, "the busy worker is taken off the list", func() bool { return wakeIdlers(t, e, "long") == 0 })
 		stop()
 		if n := wakeIdlers(t, e, "idle"); n != 0 {
@@ -501,8 +630,13 @@ func TestWakeWatch(t *testing.T) {
 		}
 		release()
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("Watch: %v", err)
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("Watch: %v", err)
+			}
+		case <-time.After(patience):
+			t.Fatal("Watch does not end with its context")
 		}
 		if len(complaint) > 0 {
 			t.Errorf("complaint: %v", <-complaint)
@@ -511,6 +645,8 @@ func TestWakeWatch(t *testing.T) {
 	t.Run("ends with an error that no pause mends", func(t *testing.T) {
 		t.Parallel()
 		e, _ := wakeEnv(t)
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		t.Cleanup(cancel)
 		err := wake.Watch(ctx, e.pool, wake.Tasks, "q", hour, func(ctx context.Context) (bool, time.Duration, error) {
 			_, err := e.pool.Exec(ctx, "select * from lock.idle_worker")
 			return false, 0, err
@@ -592,11 +728,24 @@ func TestWakeSlowLook(t *testing.T) {
 // wakePooler is a pool through a pgbouncer that shares connections between transactions.
 func wakePooler(t *testing.T, e *env) *pgxpool.Pool {
 	t.Helper()
+	address := startPgbouncer(t, e.url)
+	pool := openPool(t, address, 10)
+	eventually(t, "pgbouncer answers", func() bool { return pool.Ping(ctx) == nil })
+	return pool
+}
+
+// startPgbouncer starts one before the server, with pooling by transaction and more settings if given, and returns the database's
+// address there. It skips the test where there is no pgbouncer, and may not answer at once.
+func startPgbouncer(t *testing.T, address string, settings ...string) string {
+	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		t.Skip("pgbouncer is not installed")
+		program = "/usr/sbin/pgbouncer" // not in everybody's PATH
+		if _, err := os.Stat(program); err != nil {
+			t.Skip("pgbouncer is not installed")
+		}
 	}
-	u, err := url.Parse(e.url)
+	u, err := url.Parse(address)
 	must(t, err)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -606,18 +755,17 @@ func wakePooler(t *testing.T, e *env) *pgxpool.Pool {
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	must(t, os.Chmod(dir, 0o755))
-	must(t, os.WriteFile(dir+"/users", []byte(`"locks_app" ""`), 0o644))
 	must(t, os.WriteFile(dir+"/ini", fmt.Appendf(nil, `[databases]
-* = host=%s port=%s user=locks_app
+* = host=%s port=%s user=%s
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = %d
 unix_socket_dir =
 auth_type = any
-auth_file = %s/users
 pool_mode = transaction
 ignore_startup_parameters = extra_float_digits
-`, u.Hostname(), u.Port(), port, dir), 0o644))
+%s
+`, u.Hostname(), u.Port(), u.User.Username(), port, strings.Join(settings, "\n")), 0o644))
 	cmd := exec.Command(program, dir+"/ini")
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}} // It refuses to run as root.
@@ -628,8 +776,9 @@ ignore_startup_parameters = extra_float_digits
 		cmd.Wait()
 	})
 	u.Host = fmt.Sprintf("127.0.0.1:%d", port)
-	pool := openPool(t, u.String()+"&default_query_exec_mode=exec", 10)
-	eventually(t, "pgbouncer answers", func() bool { return pool.Ping(ctx) == nil })
-	t.Cleanup(pool.Close)
-	return pool
+	query := u.Query()
+	query.Set("sslmode", "disable")
+	query.Set("default_query_exec_mode", "exec")
+	u.RawQuery = query.Encode()
+	return u.String()
 }

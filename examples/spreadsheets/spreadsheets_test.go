@@ -30,6 +30,8 @@ import (
 
 var ctx = context.Background()
 
+const patience = 30 * time.Second
+
 // address is the server that the tests use; why says why there is none.
 var (
 	address string
@@ -214,7 +216,13 @@ func TestLateBackEnd(t *testing.T) {
 			defer stop()
 			goOn := sync.OnceFunc(func() { close(late.goOn) })
 			defer goOn()
-			<-late.read
+			select {
+			case <-late.read:
+			case err := <-ended:
+				t.Fatalf("the late one ended before it read: %v", err)
+			case <-time.After(patience):
+				t.Fatal("no back end reads")
+			}
 			var killed int
 			must(t, s.admin.QueryRow(ctx, "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'").Scan(&killed))
 			if killed != 1 {
@@ -225,7 +233,7 @@ func TestLateBackEnd(t *testing.T) {
 			s.put("update", "sheet", []byte(`{"cell": "B1", "value": "second"}`))
 			s.empty()
 			goOn()
-			if err := <-ended; err == nil {
+			if err := soon(t, "the late one ends", ended); err == nil {
 				t.Fatal("the late one did not notice")
 			}
 			if got := s.cells("sheet")["B1"]; got != c.want {
@@ -506,10 +514,15 @@ func (s *tester) work(handle handler) (stop func()) {
 	return func() {
 		s.t.Helper()
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			s.t.Errorf("Work: %v", err)
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				s.t.Errorf("Work: %v", err)
+			}
+			pool.Close()
+		case <-time.After(patience):
+			s.t.Error("Work does not end with its context")
 		}
-		pool.Close()
 	}
 }
 
@@ -538,6 +551,17 @@ func (s *tester) cells(sheet string) map[string]string {
 		s.t.Fatalf("%d %v: %v", recorder.Code, recorder.Body, err)
 	}
 	return cells
+}
+
+// soon receives what must come within patience.
+func soon[T any](t *testing.T, what string, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(patience):
+		t.Fatalf("not within %v: %s", patience, what)
+	}
+	return value
 }
 
 func needServer(t *testing.T) {

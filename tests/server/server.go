@@ -25,7 +25,6 @@ var ErrNoBinaries = errors.New("no PostgreSQL server binaries: neither in PATH, 
 
 // Options says how to start a server. The zero value starts the newest local binaries with settings for tests.
 type Options struct {
-	BinDir   string   // where initdb and postgres are; default: FindBinaries
 	Settings []string // name=value, on top of the defaults
 	Durable  bool     // leave fsync on, as benchmarks and crash tests need
 	Keep     bool     // let the server outlive this process; Stop still stops it
@@ -72,18 +71,15 @@ func FindBinaries() (string, error) {
 // Start makes a new cluster in a temporary directory and starts it on a free port of 127.0.0.1, with trust authentication
 // and the superuser postgres. As root it runs under the user nobody.
 func Start(ctx context.Context, opts Options) (*Server, error) {
-	if opts.BinDir == "" {
-		dir, err := FindBinaries()
-		if err != nil {
-			return nil, err
-		}
-		opts.BinDir = dir
+	binaries, err := FindBinaries()
+	if err != nil {
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "locks-pg-")
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Dir: dir, BinDir: opts.BinDir, opts: opts}
+	s := &Server{Dir: dir, BinDir: binaries, opts: opts}
 	if err := s.own(dir); err != nil {
 		return nil, err
 	}
@@ -150,9 +146,6 @@ func (s *Server) StopCommand() string {
 	}
 	return fmt.Sprintf("(cd %[2]s && %[1]s%[3]s -D data -m immediate -s stop); rm -r %[2]s", as, s.Dir, filepath.Join(s.BinDir, "pg_ctl"))
 }
-
-// PID is the postmaster's process id.
-func (s *Server) PID() int { return s.cmd.Process.Pid }
 
 // Restart starts the server again, after Kill on the port it had.
 func (s *Server) Restart(ctx context.Context) error {

@@ -181,12 +181,7 @@ func prepare(ctx context.Context, s *server.Server, c comparison, database strin
 // drive makes a script's run from an operation that as many goroutines repeat as pgbench would have clients.
 func drive(operation func(ctx context.Context, pool *pgxpool.Pool) error) func(context.Context, string, int) (float64, error) {
 	return func(ctx context.Context, url string, seconds int) (float64, error) {
-		config, err := pgxpool.ParseConfig(url)
-		if err != nil {
-			return 0, err
-		}
-		config.MaxConns, config.MinConns = int32(*clients), int32(*clients)
-		pool, err := pgxpool.NewWithConfig(ctx, config)
+		pool, err := open(ctx, url, *clients)
 		if err != nil {
 			return 0, err
 		}
@@ -207,6 +202,76 @@ func drive(operation func(ctx context.Context, pool *pgxpool.Pool) error) func(c
 		}
 		err = group.Wait()
 		return float64(done.Load()) / float64(seconds), err
+	}
+}
+
+// open makes a pool of a number of connections.
+func open(ctx context.Context, url string, size int) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns, config.MinConns = int32(size), int32(size)
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// ping makes a script's run that sends to an idle receiver, again and again, and returns one over the median time from the start of
+// the statement to the receiver's call of started.
+func ping(send string, receive func(ctx context.Context, pool *pgxpool.Pool, started func()) error) func(context.Context, string, int) (float64, error) {
+	return func(ctx context.Context, url string, seconds int) (float64, error) {
+		pool, err := open(ctx, url, 8)
+		if err != nil {
+			return 0, err
+		}
+		defer pool.Close()
+		running, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+		defer cancel()
+		starts, ended := make(chan time.Time, 1), make(chan error, 1)
+		go func() {
+			ended <- receive(running, pool, func() {
+				select {
+				case starts <- time.Now():
+				case <-running.Done():
+				}
+			})
+		}()
+		var took []time.Duration
+		for running.Err() == nil {
+			time.Sleep(30 * time.Millisecond) // Long enough to be idle again.
+			var again <-chan time.Time
+			if len(took) == 0 {
+				again = time.After(200 * time.Millisecond) // The receiver may not have been there yet.
+			}
+			select {
+			case <-starts: // of such a repetition
+			default:
+			}
+			began := time.Now()
+			if _, err := pool.Exec(ctx, send); err != nil {
+				cancel()
+				<-ended
+				return 0, err
+			}
+			select {
+			case at := <-starts:
+				took = append(took, at.Sub(began))
+			case <-again:
+			case <-running.Done():
+			case err := <-ended:
+				if running.Err() == nil {
+					return 0, fmt.Errorf("the receiver ended: %w", err)
+				}
+				ended <- err
+			}
+		}
+		if err := <-ended; err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return 0, fmt.Errorf("the receiver ended: %w", err)
+		}
+		if len(took) == 0 {
+			return 0, errors.New("nothing was received in time")
+		}
+		slices.Sort(took)
+		return 1 / took[len(took)/2].Seconds(), nil
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +17,7 @@ import (
 // settle counts the requests per second that workers settle, of a backlog that never ends.
 func settle(workers int) func(ctx context.Context, url string, seconds int) (float64, error) {
 	return func(ctx context.Context, url string, seconds int) (float64, error) {
-		pool, err := requestPool(ctx, url, int32(workers)+2)
+		pool, err := open(ctx, url, workers+2)
 		if err != nil {
 			return 0, err
 		}
@@ -32,45 +31,9 @@ func settle(workers int) func(ctx context.Context, url string, seconds int) (flo
 	}
 }
 
-// wakeUp is one over the median time from the start of an enqueue to the start of its handler, with idle workers.
-func wakeUp(ctx context.Context, url string, seconds int) (float64, error) {
-	pool, err := requestPool(ctx, url, 8)
-	if err != nil {
-		return 0, err
-	}
-	defer pool.Close()
-	started := make(chan time.Time, 1)
-	var took []time.Duration
-	inner, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- work(inner, pool, 2, func([]db.Request) { started <- time.Now() }) }()
-	for inner.Err() == nil {
-		time.Sleep(30 * time.Millisecond) // Long enough to be idle again.
-		began := time.Now()
-		if _, err := pool.Exec(ctx, "select lock.enqueue('update', 'e')"); err != nil {
-			return 0, err
-		}
-		select {
-		case at := <-started:
-			took = append(took, at.Sub(began))
-		case <-inner.Done():
-		}
-	}
-	if err := <-done; err != nil {
-		return 0, err
-	}
-	slices.Sort(took)
-	return 1 / took[len(took)/2].Seconds(), nil
-}
-
-func requestPool(ctx context.Context, url string, size int32) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, err
-	}
-	config.MaxConns = size
-	return pgxpool.NewWithConfig(ctx, config)
+// requestWorkers receive what is enqueued.
+func requestWorkers(ctx context.Context, pool *pgxpool.Pool, started func()) error {
+	return work(ctx, pool, 2, func([]db.Request) { started() })
 }
 
 // work runs workers until ctx ends.
@@ -155,7 +118,7 @@ func init() {
 			{name: "16 workers", before: grouped, run: settle(16)},
 		}},
 		comparison{kind: "request", name: "enqueue to start of work, idle workers: 1/median", scripts: []script{
-			{name: "2 idle workers", before: "truncate lock.request", run: wakeUp},
+			{name: "2 idle workers", before: "truncate lock.request", run: ping("select lock.enqueue('update', 'e')", requestWorkers)},
 		}},
 		comparison{kind: "change", name: "update of 100,000 rows, rows a second", setup: append([]string{orders("orders")}, fill...), scripts: []script{
 			{name: "not tracked", run: track("select lock.untrack_changes('orders')")},
