@@ -73,7 +73,7 @@ func run(m *testing.M) int {
 			return refuse(name, errors.New("LOCKS_TEST_URL is not set"))
 		}
 	case "container":
-		url, stop, err := server.Container(ctx, "")
+		url, stop, err := server.Container(ctx)
 		if err != nil {
 			return refuse(name, err)
 		}
@@ -82,7 +82,7 @@ func run(m *testing.M) int {
 	case "yugabyte", "yugabyte-plain":
 		target.url = os.Getenv("LOCKS_TEST_YUGABYTE_URL")
 		if target.url == "" {
-			url, stop, err := server.Yugabyte(ctx, "", name == "yugabyte")
+			url, stop, err := server.Yugabyte(ctx, name == "yugabyte")
 			if err != nil {
 				return refuse(name, err)
 			}

@@ -2,15 +2,9 @@ package tests
 
 import (
 	"context"
-	"fmt"
 	"net"
-	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -79,57 +73,19 @@ func TestKeyRoundTrips(t *testing.T) {
 
 // TestKeyBehindPgbouncer counts with the locks under transaction pooling: an unguarded counter loses nothing.
 func TestKeyBehindPgbouncer(t *testing.T) {
-	path, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		path = "/usr/sbin/pgbouncer"
-		if _, err := os.Stat(path); err != nil {
-			t.Skip("pgbouncer is not installed")
-		}
-	}
 	t.Parallel()
 	e := open(t, advisory)
-	server, err := url.Parse(e.url)
-	must(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	port := listener.Addr().(*net.TCPAddr).Port
-	listener.Close()
-	dir, err := os.MkdirTemp("", "locks-pgbouncer-")
-	must(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	ini := filepath.Join(dir, "pgbouncer.ini")
-	must(t, os.WriteFile(ini, fmt.Appendf(nil, `[databases]
-%s = host=%s port=%s user=locks_app
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = %d
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-default_pool_size = 3
-`, server.Path[1:], server.Hostname(), server.Port(), port), 0o644))
-	must(t, os.Chmod(dir, 0o755))
-	cmd := exec.Command(path, ini)
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if os.Getuid() == 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
-	}
-	must(t, cmd.Start())
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-
-	pooled := *server
-	pooled.Host = fmt.Sprintf("127.0.0.1:%d", port)
-	pooled.RawQuery = "sslmode=disable&default_query_exec_mode=exec"
+	pooled := startPgbouncer(t, e.url, "default_pool_size = 3")
 	eventually(t, "pgbouncer answers", func() bool {
-		conn, err := pgx.Connect(ctx, pooled.String())
+		conn, err := pgx.Connect(ctx, pooled)
 		if err == nil {
 			conn.Close(ctx)
 		}
 		return err == nil
 	})
-	_, err = e.admin.Exec(ctx, "create table counter as select 0 as n; grant all on counter to public")
+	_, err := e.admin.Exec(ctx, "create table counter as select 0 as n; grant all on counter to public")
 	must(t, err)
-	pool := openPool(t, pooled.String(), 12)
+	pool := openPool(t, pooled, 12)
 	const workers, rounds = 12, 40
 	var wg sync.WaitGroup
 	for range workers {

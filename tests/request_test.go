@@ -122,12 +122,6 @@ func TestRequestWalkThrough(t *testing.T) {
 	})
 }
 
-// requestPatch is mutate, for a name with its schema.
-func requestPatch(t *testing.T, e *env, function string, pieces ...string) {
-	t.Helper()
-	mutate(t, e, strings.TrimPrefix(function, "lock."), pieces...)
-}
-
 // requestOpenProducer lets a follower commit after its head was settled, and says whether it is ever found.
 func requestOpenProducer(t *testing.T, e *env) bool {
 	t.Helper()

@@ -44,9 +44,6 @@ func startRequestProcess(url string) (*exec.Cmd, error) {
 	return cmd, cmd.Start()
 }
 
-// requestBound is for a whole workload, as patience is for a single event.
-const requestBound = 3 * time.Minute
-
 // requestLog is what handlers write, and what the invariants are read from. One request settles at most once (primary key),
 // nobody else is at work on the entity (an advisory lock that lives as long as the handler's transaction: see requestAlone).
 const requestLog = `create table worked (request_id bigint primary key, entity_id text not null, request_type text not null, step bigint generated always as identity);
@@ -162,7 +159,7 @@ func requestProduce(pool *pgxpool.Pool, name string, entities int) error {
 				if err == nil || m > 0 && err.Error() == "roll back" || code(err) == "23505" {
 					break
 				}
-				if time.Since(began) > requestBound {
+				if time.Since(began) > perseverance {
 					return fmt.Errorf("producing: %w", err)
 				}
 			}
@@ -179,8 +176,8 @@ func requestVerdict(t *testing.T, admin *pgxpool.Pool) string {
 	settled := func() bool {
 		return admin.QueryRow(ctx, "select count(*) from lock.request where settled_at is null").Scan(&left) == nil && left == 0
 	}
-	if !holdsWithin(requestBound, settled) {
-		t.Fatalf("%d are not settled within %v", left, requestBound)
+	if !holdsWithin(perseverance, settled) {
+		t.Fatalf("%d are not settled within %v", left, perseverance)
 	}
 	must(t, admin.QueryRow(ctx, `select concat_ws('; ',
 		(select string_agg(distinct message, ', ') from lock.request where request_status <> 'complete'),
@@ -204,7 +201,7 @@ func requestKillProcess(e *env, over func() bool) (killed bool, err error) {
 	if err := e.admin.QueryRow(ctx, "select count(*) from worked").Scan(&before); err != nil {
 		return false, err
 	}
-	atWork := holdsWithin(requestBound, func() bool {
+	atWork := holdsWithin(perseverance, func() bool {
 		err = e.admin.QueryRow(ctx, `select (select count(*) from worked), exists (select from pg_stat_activity
 			where datname = current_database() and application_name = $1 and xact_start is not null)`, victim).Scan(&now, &open)
 		return err != nil || open && now > before+10 || over()
@@ -244,7 +241,7 @@ func TestRequestWorkUnderFire(t *testing.T) {
 		for n := range 4 {
 			producers.Go(func() {
 				began := time.Now()
-				for m := 0; m == 0 || (backends.Load() == 0 || processes.Load() == 0) && time.Since(began) < requestBound && !t.Failed(); m++ {
+				for m := 0; m == 0 || (backends.Load() == 0 || processes.Load() == 0) && time.Since(began) < perseverance && !t.Failed(); m++ {
 					if err := requestProduce(e.pool, fmt.Sprintf("sheet %d.%d", n, m), 60); err != nil {
 						t.Error(err)
 					}
@@ -340,8 +337,8 @@ func TestRequestCheckers(t *testing.T) {
 			e := open(t, advisory)
 			_, err := e.admin.Exec(ctx, requestLog)
 			must(t, err)
-			requestPatch(t, e, "lock.capture_request", "if created.outstanding then", "if false then")
-			requestPatch(t, e, "lock.capture_request", "and request.request_type = 'update'", "and (request.request_type = 'update' or "+fmt.Sprint(among)+")")
+			mutate(t, e, "capture_request", "if created.outstanding then", "if false then")
+			mutate(t, e, "capture_request", "and request.request_type = 'update'", "and (request.request_type = 'update' or "+fmt.Sprint(among)+")")
 			s := e.session(t)
 			s.exec("begin")
 			s.exec("select lock.enqueue('create', 'e')")
@@ -382,7 +379,7 @@ func TestRequestWorkServerCrash(t *testing.T) {
 			var settled int
 			return pool.QueryRow(ctx, "select count(*) from lock.request where settled_at is not null").Scan(&settled) == nil && settled > 100*n
 		}
-		if !holdsWithin(requestBound, some) {
+		if !holdsWithin(perseverance, some) {
 			t.Fatal("the workers settle too little")
 		}
 		must(t, s.Kill())

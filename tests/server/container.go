@@ -44,12 +44,12 @@ func YugabyteReady(ctx context.Context, pull bool) error {
 }
 
 // Container starts a PostgreSQL in a container and returns the address of its superuser; everybody else may connect without a
-// password. An empty image means LOCKS_TEST_IMAGE, or else postgres:17-alpine; it is pulled when the engine does not have it.
-func Container(ctx context.Context, image string) (url string, stop func() error, err error) {
+// password. Its image is LOCKS_TEST_IMAGE, or else postgres:17-alpine; it is pulled when the engine does not have it.
+func Container(ctx context.Context) (url string, stop func() error, err error) {
 	if err := dockerAnswers(ctx); err != nil {
 		return "", nil, err
 	}
-	image = cmp.Or(image, os.Getenv("LOCKS_TEST_IMAGE"), postgresImage)
+	image := cmp.Or(os.Getenv("LOCKS_TEST_IMAGE"), postgresImage)
 	command := []string{"postgres"}
 	for _, setting := range testSettings(false) {
 		command = append(command, "-c", setting)
@@ -69,13 +69,13 @@ func Container(ctx context.Context, image string) (url string, stop func() error
 }
 
 // Yugabyte starts a YugabyteDB of one node in a container and returns the address of its superuser. With flags it has read committed
-// isolation, and notifications where the version has them; without, what yugabyted sets. An empty image means
+// isolation, and notifications where the version has them; without, what yugabyted sets. Its image is
 // LOCKS_TEST_YUGABYTE_IMAGE, or else a pinned one.
-func Yugabyte(ctx context.Context, image string, flags bool) (address string, stop func() error, err error) {
+func Yugabyte(ctx context.Context, flags bool) (address string, stop func() error, err error) {
 	if err := dockerAnswers(ctx); err != nil {
 		return "", nil, err
 	}
-	image = cmp.Or(image, os.Getenv("LOCKS_TEST_YUGABYTE_IMAGE"), yugabyteImage)
+	image := cmp.Or(os.Getenv("LOCKS_TEST_YUGABYTE_IMAGE"), yugabyteImage)
 	command := []string{"bin/yugabyted", "start", "--background=false"}
 	if flags {
 		command = append(command, yugabyteFlags(image)...)

@@ -63,7 +63,7 @@ func container(ctx context.Context, keep bool) (*target, error) {
 		// The reaper would remove the container when this process ends.
 		os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	}
-	address, stop, err := server.Container(ctx, "")
+	address, stop, err := server.Container(ctx)
 	if err != nil {
 		return nil, err
 	}

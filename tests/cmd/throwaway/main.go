@@ -55,7 +55,7 @@ func start(ctx context.Context) (address string, stop func() error, err error) {
 	} else if !errors.Is(err, server.ErrNoBinaries) {
 		return "", nil, err
 	}
-	address, stop, containerErr := server.Container(ctx, "")
+	address, stop, containerErr := server.Container(ctx)
 	if containerErr != nil {
 		return "", nil, errors.Join(err, containerErr)
 	}
