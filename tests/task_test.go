@@ -146,7 +146,7 @@ func TestTaskCapture(t *testing.T) {
 		answers(s, true, "select lock.set_status('a', 'failed', 1, delay => '1 hour')")
 		answers(s, "", captured+"lock.capture(1)")
 		s.exec("select lock.create_task('ancient', available_at => '0001-01-01')")
-		answers(s, "ancient:1", captured+"lock.capture(1)")
+		answers(e.session(t), "ancient:1", captured+"lock.capture(1)") // another session, which has noted nothing (see lock.capture)
 	})
 	t.Run("creates 100,000 tasks in one statement", func(t *testing.T) {
 		t.Parallel()
@@ -195,7 +195,7 @@ func TestTaskFencing(t *testing.T) {
 		s.exec("select lock.create_tasks('{a,b}', timeout => '1 minute')")
 		answers(s, "a:1 b:1", captured+"lock.capture(2)")
 		answers(s, "", captured+"lock.capture(2)")
-		taskOwner(t, e, "update lock.task set deadline = clock_timestamp() - interval '1 second'")
+		taskOwner(t, e, "update lock.task set deadline = clock_timestamp()")
 		answers(s, "a:2 b:2", captured+"lock.capture(2)")
 		return e, s
 	}
