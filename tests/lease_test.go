@@ -776,6 +776,26 @@ func TestLeaseWait(t *testing.T) {
 		a.exec("commit")
 	})
 
+	t.Run("for the only permit, it waits for one lease while it holds no other", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, b := e.session(t), e.session(t)
+		a.lease("a", 2)
+		a.lease("a", 2)
+		b.exec("set lock_timeout = '10 s'")
+		a.exec("begin")
+		answers(a, true, "select lock.renew_lease('a', 1, '1 hour') and lock.renew_lease('a', 2, '1 hour')")
+		answers(b, "0 00:00:00.1", "select token || ' ' || expires_in from lock.await_lease('a', 'waiter', '1 hour')")
+		a.exec("rollback; begin")
+		answers(a, true, "select lock.release_lease('a', 2)")
+		answers(b, "0 00:00:00.1", "select token || ' ' || expires_in from lock.await_lease('a', 'waiter', '1 hour')")
+		p := b.start("create temp table got as " + await).blocked()
+		answers(a, true, "select lock.release_lease('a', 1)")
+		a.exec("commit")
+		p.ends()
+		answers(b, int64(3), "select token from got")
+	})
+
 	t.Run("the lease that takes an expired one's place is awaited, too", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)

@@ -37,7 +37,7 @@ type Options struct {
 	// Blind is the longest sleep where notifications do not arrive. Default: 1 s, and never more than Poll.
 	Blind time.Duration
 	// Linger is how long a worker that found work stays listed as idle, so that short breaks cost no writes; until then
-	// producers go on notifying. At least four times what a look that finds nothing takes. Default: 20 ms.
+	// producers go on notifying. At least four times what a look that finds nothing takes, up to 4 s. Default: 20 ms.
 	Linger time.Duration
 	// OnError is told of every error that the loop survives. Default: nobody is.
 	OnError func(error)
@@ -98,7 +98,7 @@ type watcher struct {
 	listed   int           // the listener's epoch when this worker was listed as idle; 0: it is not listed
 	listedAt time.Time     // when that was
 	line     bool          // the list may hold a line of this worker, asked for or not: a call may fail after its commit
-	looking  time.Duration // what the last look took that found nothing
+	looking  time.Duration // what the last look took that found nothing, a second at most: it may have waited for a connection
 	working  *time.Timer
 	unlisted chan struct{} // closed when working has fired and is through
 	pending  []string      // producers that may have missed the line
@@ -130,7 +130,9 @@ func (w *watcher) run(ctx context.Context) error {
 			trouble = shortestPause
 			continue
 		}
-		w.looking = time.Since(began)
+		if err == nil {
+			w.looking = min(time.Since(began), longestPause)
+		}
 		w.rest()
 		if err == nil && epoch != 0 && (w.listed != epoch || time.Since(w.listedAt) >= w.opts.Poll) {
 			if err = w.list(ctx, epoch); err == nil {

@@ -353,9 +353,9 @@ revoke all on function lock.assert_lease(text, bigint) from public;
 -- of them sees its mark, or deleted it first, and then there is nothing to mark. When all have been marked by others, nothing is
 -- written and nothing waited for.
 --
--- It waits for another's transaction, which may be about to end a lease, only when every lease has to go, and while it has marked
--- none: so it does not oversleep another permit, and nobody who ends two leases in a transaction meets it in a deadlock. What it
--- could not mark otherwise is left to its next call, soon.
+-- It waits for another's transaction, which may be about to end a lease, only when every lease has to go and this one alone is not
+-- marked: so it does not oversleep another permit, and has no other lease's row locked, so that nobody who ends two leases in a
+-- transaction meets it in a deadlock. What it could not mark otherwise is left to its next call, soon.
 create or replace function lock.await_lease(
     name     text,
     owner    text,
@@ -426,13 +426,11 @@ begin
                 for no key update skip locked
               ));
             get diagnostics marked = row_count;
-            if marked = 0 and await_lease.permits = 1 then
+            if marked = 0 and await_lease.permits = 1 and cardinality(silent) = 1 then
                 update lock.lease
                 set awaited = true
                 where lease.name = await_lease.name
-                  and lease.token = silent[1]
-                  and not lease.awaited;
-                -- It has ended, or another waiter has marked it.
+                  and lease.token = silent[1];
                 continue when not found;
                 marked := 1;
                 answer.expires_in := greatest(least(answer.expires_in, answer.expires_at - clock_timestamp()), interval '0');
