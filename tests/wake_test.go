@@ -699,6 +699,11 @@ func TestWakeSlowLook(t *testing.T) {
 	go func() {
 		ended <- wake.Watch(inner, e.pool, wake.Tasks, "slow", wake.Options{Poll: time.Hour, Linger: time.Nanosecond}, func(ctx context.Context) (bool, time.Duration, error) {
 			looks.Add(1)
+			for range 100 { // what it lingers is over long before these are
+				if _, err := e.pool.Exec(ctx, "select"); err != nil {
+					return false, 0, err
+				}
+			}
 			tag, err := e.pool.Exec(ctx, "delete from job where queue_id = 'slow'")
 			return err == nil && tag.RowsAffected() > 0, 0, err
 		})
