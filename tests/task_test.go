@@ -430,6 +430,13 @@ func (w *taskWork) grant(id string, attempt int64) {
 	w.grants[fmt.Sprintf("%s:%d", id, attempt)]++
 }
 
+// granted counts the attempts.
+func (w *taskWork) granted() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.grants)
+}
+
 func (w *taskWork) doubles() (found []string) {
 	for grant, n := range w.grants {
 		if n > 1 {
@@ -454,7 +461,13 @@ func taskStorm(t *testing.T, e *env, n int, kill bool) *taskWork {
 		killers.Go(func() {
 			pause := time.NewTicker(10 * time.Millisecond)
 			defer pause.Stop()
-			for running.Err() == nil {
+			for granted := -1; running.Err() == nil; <-pause.C {
+				// However slow the machine, something is done between two deaths.
+				now := work.granted()
+				if now == granted {
+					continue
+				}
+				granted = now
 				var n int64
 				err := e.admin.QueryRow(running, `select count(*) filter (where pg_terminate_backend(pid)) from (select pid from pg_stat_activity
 					where application_name = 'victim' and datname = current_database() order by random() limit 1) t`).Scan(&n)
@@ -463,7 +476,6 @@ func taskStorm(t *testing.T, e *env, n int, kill bool) *taskWork {
 					return
 				}
 				killed.Add(n)
-				<-pause.C
 			}
 		})
 	}
