@@ -117,6 +117,25 @@ func TestChange(t *testing.T) {
 		if heads := get[int64](s, "select count(*) from lock.request where head"); heads < 2 || heads > 4 {
 			t.Errorf("%d heads for two entities", heads)
 		}
+		// A row is the only one of its entity where the column is unique, and only there.
+		for _, many := range []struct {
+			columns, index, id string
+			heads              int64
+		}{
+			{"id integer primary key, n integer", "index on many (n)", "n", 200},
+			{"id integer, n integer", "unique index on many (id)", "null", 1},
+			{"id integer not null, n integer", "unique index on many (id) where n < 0", "1", 1},
+			{"id integer not null, n integer", "unique index on many (id, n)", "1", 1},
+			{"id integer not null, n integer", "unique index on many (n, id)", "1", 1},
+			{"id integer not null, n integer", "unique index on many ((id + n))", "1", 1},
+			{"id integer not null, n integer", "index on many (id)", "1", 1},
+		} {
+			s.exec("create table many (" + many.columns + "); create " + many.index)
+			s.exec("select lock.track_changes('many', 'id', 'many')")
+			s.exec("insert into many (id, n) select " + many.id + ", n from generate_series(1, 200) n")
+			answers(s, many.heads, "select count(*) from lock.request where queue_id = 'many' and head")
+			s.exec("drop table many; delete from lock.request where queue_id = 'many'")
+		}
 		w := newRequestWorker(t, e)
 		if got := w.capture("regions"); len(got) != 400 {
 			t.Errorf("a batch of %d, want 400", len(got))

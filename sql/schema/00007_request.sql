@@ -231,8 +231,9 @@ revoke all on function lock.record_change() from public;
 -- order: so the n-th old row is the n-th new row before the change, whatever the table has for a key.
 --
 -- A few rows go one by one through lock.add_request. Of many, the first of each entity is a head, without a look for another:
--- an entity may have more heads than one. Nested loops are off because the plan is kept from one statement to the next, and
--- made for a single row it would be quadratic for 100,000. "offset 0" keeps a payload from being built once for each use.
+-- an entity may have more heads than one. Where the entity column is unique, every row is the first. Nested loops are off
+-- because the plan is kept from one statement to the next, and made for a single row it would be quadratic for 100,000.
+-- "offset 0" keeps a payload from being built once for each use.
 create or replace function lock.record_changes()
 returns trigger
 language plpgsql
@@ -253,6 +254,7 @@ declare
     old_path  constant text[] := array['old', tg_argv[0]];
     new_path  constant text[] := array['new', tg_argv[0]];
     bulk      boolean;
+    single    boolean;
 begin
     if tg_op = 'TRUNCATE' then
         insert into lock.request (queue_id, entity_id, request_type, payload)
@@ -269,6 +271,20 @@ begin
     end if;
     if bulk then
         perform lock.wake('lock_request', tg_argv[1]);
+        single := exists (
+            select
+            from pg_index
+            join pg_attribute
+              on pg_attribute.attrelid = pg_index.indrelid
+              and pg_attribute.attnum = pg_index.indkey[0]
+            where pg_index.indrelid = tg_relid
+              and pg_index.indisunique
+              and pg_index.indisvalid
+              and pg_index.indnkeyatts = 1
+              and pg_index.indpred is null
+              and pg_attribute.attnotnull
+              and pg_attribute.attname = tg_argv[0]
+        );
     end if;
 
     if tg_op = 'INSERT' then
@@ -289,7 +305,7 @@ begin
         )
         insert into lock.request (queue_id, entity_id, request_type, payload, head)
         select tg_argv[1], entity.id, 'update', entity.payload,
-               case when bulk then (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+               case when bulk then single or (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
         from entity;
     elsif tg_op = 'DELETE' then
         with entity as materialized (
@@ -309,7 +325,7 @@ begin
         )
         insert into lock.request (queue_id, entity_id, request_type, payload, head)
         select tg_argv[1], entity.id, 'update', entity.payload,
-               case when bulk then (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+               case when bulk then single or (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
         from entity;
     else
         with entity as materialized (
@@ -341,7 +357,7 @@ begin
         )
         insert into lock.request (queue_id, entity_id, request_type, payload, head)
         select tg_argv[1], entity.id, 'update', entity.payload,
-               case when bulk then (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+               case when bulk then single or (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
         from entity;
     end if;
     return null;
