@@ -1,0 +1,229 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// docsBlocks are the code blocks of the README and of each page under docs/, by the page's name.
+func docsBlocks(t *testing.T, language string) map[string][]string {
+	t.Helper()
+	pages, err := filepath.Glob(filepath.Join(root(t), "docs", "*.md"))
+	must(t, err)
+	blocks := map[string][]string{}
+	for _, page := range append(pages, filepath.Join(root(t), "README.md")) {
+		text, err := os.ReadFile(page)
+		must(t, err)
+		parts := strings.Split("\n"+string(text), "\n```")
+		for n := 1; n < len(parts); n += 2 {
+			if name, block, _ := strings.Cut(parts[n], "\n"); name == language {
+				blocks[filepath.Base(page)] = append(blocks[filepath.Base(page)], block)
+			}
+		}
+	}
+	return blocks
+}
+
+// docsTables are what the examples' own tables and roles are.
+var docsTables = map[string]string{
+	"change.md": `create table orders (id integer primary key, customer_id integer not null, amount numeric);
+		insert into orders values (1, 42, 6);
+		do $$ begin create role app_owner; exception when duplicate_object or unique_violation then end $$`,
+	"lease.md": "create table invoice (id integer primary key, paid_at timestamptz); insert into invoice values (12)",
+}
+
+var docsStatement = regexp.MustCompile(`(?m)^(.+?;) *(?:-- (.*))?$`)
+
+// docsTry runs a page's statements, in their order, and returns what is not as the page says: true and false, and rows, whose
+// columns stand between bars.
+func docsTry(t *testing.T, e *env, page string, blocks []string) (wrong []string, answered int) {
+	t.Helper()
+	s := e.sessionAs(t, e.super)
+	s.exec(docsTables[page])
+	for _, block := range blocks {
+		for _, line := range docsStatement.FindAllStringSubmatch(block, -1) {
+			rows, _ := s.conn.Query(ctx, line[1], pgx.QueryExecModeSimpleProtocol)
+			got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+				var columns []string
+				for n, text := range row.RawValues() {
+					if value := string(text); row.FieldDescriptions()[n].DataTypeOID != 16 {
+						columns = append(columns, value)
+					} else {
+						columns = append(columns, map[string]string{"t": "true", "f": "false"}[value])
+					}
+				}
+				return strings.Join(columns, " | "), nil
+			})
+			want, _, _ := strings.Cut(line[2], ":")
+			want, _, _ = strings.Cut(want, ";")
+			if strings.Contains(line[2], " | ") {
+				want = line[2]
+			}
+			switch {
+			case err != nil:
+				wrong = append(wrong, fmt.Sprintf("%s: %s: %v", page, line[1], err))
+			case want == "true" || want == "false" || strings.Contains(want, " | "):
+				if answered++; len(got) != 1 || got[0] != want {
+					wrong = append(wrong, fmt.Sprintf("%s: %s: got %q, want %q", page, line[1], got, want))
+				}
+			}
+		}
+	}
+	return wrong, answered
+}
+
+func TestDocsSQL(t *testing.T) {
+	t.Parallel()
+	t.Run("every statement does what its page says", func(t *testing.T) {
+		t.Parallel()
+		answered := 0
+		for page, blocks := range docsBlocks(t, "sql") {
+			wrong, n := docsTry(t, open(t, engines()[0]), page, blocks)
+			for _, text := range wrong {
+				t.Error(text)
+			}
+			answered += n
+		}
+		if answered < 6 {
+			t.Errorf("only %d answers were compared", answered)
+		}
+	})
+	t.Run("the checker catches a wrong name and a wrong answer", func(t *testing.T) {
+		t.Parallel()
+		wrong, _ := docsTry(t, open(t, engines()[0]), "", []string{"select lock.acquire_mutex('a', 'me');   -- false\nselect lock.acquire('a');\nselect 1, 2; -- 1 | 3"})
+		if len(wrong) != 3 {
+			t.Errorf("got %q", wrong)
+		}
+	})
+}
+
+// docsGo is a Go file with each block as a function, and what the blocks take for granted.
+func docsGo(blocks map[string][]string) string {
+	file := `package docs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
+)
+
+var (
+	_      = []any{errors.Is, log.Printf, time.Now, pgx.BeginFunc, locks.NewMutex, db.New}
+	ctx    context.Context
+	pool   *pgxpool.Pool
+	tx     pgx.Tx
+	rows   pgx.CopyFromSource
+	at     time.Time
+	lead   func(context.Context, locks.Lease) error
+	report func(context.Context, json.RawMessage) error
+	write  func(context.Context, pgx.Tx, []db.Request) error
+)
+`
+	for page, texts := range blocks {
+		for _, text := range texts {
+			file += "\n// " + page + "\nfunc _() {\n" + regexp.MustCompile(`(?m)^import .*$`).ReplaceAllString(text, "") + "\n}\n"
+		}
+	}
+	return file
+}
+
+// docsCompile returns what the compiler says against a file, apart from variables that an example leaves unused.
+func docsCompile(t *testing.T, file string) (wrong []string) {
+	t.Helper()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "docs.go")
+	must(t, os.WriteFile(path, []byte(file), 0o644))
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root(t), "tests", "docs", "docs.go"): path}})
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
+	cmd := exec.Command("go", "build", "-gcflags=-e", "-overlay", filepath.Join(dir, "overlay.json"), "./docs")
+	cmd.Dir = filepath.Join(root(t), "tests")
+	out, err := cmd.CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasPrefix(line, "#") && !strings.Contains(line, "declared and not used") {
+			wrong = append(wrong, line)
+		}
+	}
+	if err != nil && len(out) == 0 {
+		wrong = append(wrong, err.Error())
+	}
+	return wrong
+}
+
+func TestDocsGo(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("the go command is not installed")
+	}
+	blocks := docsBlocks(t, "go")
+	if len(blocks) < 9 {
+		t.Errorf("only %d pages have Go", len(blocks))
+	}
+	for _, text := range docsCompile(t, docsGo(blocks)) {
+		t.Error(text)
+	}
+	blocks["wrong.md"] = []string{"locks.Exclusive(ctx, pool, 1)", "locks.Exclude()"}
+	if wrong := docsCompile(t, docsGo(blocks)); len(wrong) < 2 {
+		t.Errorf("the checker finds %q", wrong)
+	}
+}
+
+// The shell function that docs/yugabytedb.md gives to psql users.
+func TestRetryFromPsql(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("psql"); err != nil {
+		t.Skip("psql is not installed")
+	}
+	page, err := os.ReadFile(filepath.Join(root(t), "docs", "yugabytedb.md"))
+	must(t, err)
+	_, rest, _ := strings.Cut(string(page), "\ntransaction() {\n")
+	body, _, found := strings.Cut(rest, "\n}\n")
+	if !found {
+		t.Fatal("the page has no function transaction")
+	}
+	e := open(t, row)
+	e.sessionAs(t, e.super).exec("create sequence public.n; create table public.done (n bigint); grant all on sequence public.n to public; grant all on public.done to public")
+	s := e.session(t)
+	for _, c := range []struct {
+		name, sql, output string
+		attempts          int64
+		ok                bool
+	}{
+		{"at once", "insert into public.done values (nextval('public.n')); select lock.exclusive(1)", "exclusive", 1, true},
+		{"at the third attempt", "do $$ begin if nextval('public.n') % 10 < 2 then raise exception 'x' using errcode = '40001'; end if; end $$; select 'third'", "third", 3, true},
+		{"never after a mistake", "select nextval('public.n'); insert into public.done values (9); select lock.exclusive(null::bigint)", "22004", 1, false},
+		{"not for ever", "do $$ begin perform nextval('public.n'); raise exception 'x' using errcode = '40P01'; end $$", "40P01", 5, false},
+	} {
+		s.exec("select setval('public.n', 10, false); truncate public.done")
+		file := filepath.Join(t.TempDir(), "work.sql")
+		must(t, os.WriteFile(file, []byte(c.sql+";"), 0o644))
+		cmd := exec.Command("bash", "-c", "psql() { command psql \"$URL\" \"$@\"; }\ntransaction() {\n"+body+"\n}\ntransaction \"$0\"", file)
+		cmd.Env = append(os.Environ(), "URL="+e.url)
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != c.ok || !strings.Contains(string(out), c.output) {
+			t.Errorf("%s: %v\n%s", c.name, err, out)
+		}
+		if got := get[int64](s, "select last_value - 9 from public.n"); got != c.attempts {
+			t.Errorf("%s: %d attempts, want %d", c.name, got, c.attempts)
+		}
+		if n := get[int64](s, "select count(*) from public.done"); n > 0 && !c.ok {
+			t.Errorf("%s: left %d rows", c.name, n)
+		}
+	}
+}
