@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"reflect"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,11 +24,15 @@ type Key interface {
 //
 // When the database asks for a retry (see Retryable), the transaction is rolled back and the whole of fn runs again, up to
 // 10 times with growing, random pauses; so fn must keep its effects inside its tx. Any other error is returned, wrapped:
-// errors.Is and errors.As reach fn's own error and the *pgconn.PgError with its SQLSTATE (22023 bad name, 25006 a standby,
-// 55P03 lock_timeout, 57014 statement_timeout). When the connection is lost during the commit, nobody can know whether the
+// errors.Is and errors.As reach fn's own error and the *pgconn.PgError with its SQLSTATE (22023 bad name, 22021 a name with a
+// NUL or bytes that are no text in the connection's client_encoding, 25006 a standby, 55P03 lock_timeout, 57014 statement_timeout). When the connection is lost during the commit, nobody can know whether the
 // commit happened; that error is returned and never retried.
 //
-// The isolation level is the server's or the pool's default_transaction_isolation. A connection on which the lock itself
+// tx is not fn's to end: its Commit and Rollback return an error and do nothing, and a commit or rollback in SQL, which gives
+// the lock up, is an error in the end. Nor can fn lock the same key by another call of Exclusive or Shared: that is
+// another connection, which waits for this one, and the database does not see that as a deadlock. To lock more, use package db on tx.
+//
+// The transaction is READ COMMITTED, so that what fn reads is not older than the lock. A connection on which the lock itself
 // failed is closed and not returned to the pool.
 func Exclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error) error {
 	return hold(ctx, pool, "lock.exclusive", reflect.ValueOf(key), fn)
@@ -40,17 +45,30 @@ func Shared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pg
 }
 
 func hold(ctx context.Context, pool *pgxpool.Pool, function string, key reflect.Value, fn func(tx pgx.Tx) error) error {
-	// The arguments are written so that nothing in them needs quoting: digits, or a name's bytes in hexadecimal.
-	var argument string
+	// The arguments are written so that nothing in them needs quoting: digits, or a name's bytes in hexadecimal, in the encoding in which a
+	// parameter is sent.
+	var argument, shown string
 	if key.Kind() == reflect.String {
-		argument = fmt.Sprintf(`convert_from(decode('%s', 'hex'), 'UTF8')`, hex.EncodeToString([]byte(key.String())))
+		argument = fmt.Sprintf(`convert_from(decode('%s', 'hex'), pg_client_encoding())`, hex.EncodeToString([]byte(key.String())))
+		shown = fmt.Sprintf("%.60q", key.String())
 	} else {
-		argument = fmt.Sprintf("'%d'::bigint", key.Int())
+		shown = strconv.FormatInt(key.Int(), 10)
+		argument = "'" + shown + "'::bigint"
 	}
-	options := pgx.TxOptions{BeginQuery: "begin; select " + function + "(" + argument + ")"}
-	err := retry(ctx, func() error { return pgx.BeginTxFunc(ctx, pool, options, fn) })
+	options := pgx.TxOptions{BeginQuery: "begin isolation level read committed; select " + function + "(" + argument + ")"}
+	err := retry(ctx, func() error {
+		return pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error {
+			if err := fn(givenTx{tx}); err != nil {
+				return err
+			}
+			if conn := tx.Conn().PgConn(); !conn.IsBusy() && conn.TxStatus() == 'I' {
+				return errEnded
+			}
+			return nil
+		})
+	})
 	if err != nil {
-		return fmt.Errorf("locks: %s(%.60v): %w", function, key, err)
+		return fmt.Errorf("locks: %s(%s): %w", function, shown, err)
 	}
 	return nil
 }

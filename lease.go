@@ -65,7 +65,8 @@ func LeasePermits(permits int32) LeaseOption {
 	return func(o *leaseOptions) { o.permits = permits }
 }
 
-// LeaseWait makes WithLease wait until a permit is free or ctx ends. Default: it returns ErrLeaseHeld at once.
+// LeaseWait makes WithLease wait until a permit is free or ctx ends. Default: it returns ErrLeaseHeld at once. A lost connection
+// ends the wait with its error; who wants to go on calls again after a pause.
 //
 // A waiter asks once when it comes, when a lease on the name is released, and when the lease that stood in its way should
 // have run out: about once per ttl while that one is renewed. Releases are heard on one connection per process and pool,
@@ -74,7 +75,8 @@ func LeaseWait() LeaseOption {
 	return func(o *leaseOptions) { o.wait = true }
 }
 
-// WithLease runs fn while it holds a lease on name, and releases it when fn returns or panics, or ctx ends.
+// WithLease runs fn while it holds a lease on name, and releases it when fn returns or panics. When ctx ends so does fn's, and
+// so do the renewals; the lease is released once fn has returned.
 //
 // The lease is renewed in the background every third of ttl; a failed renewal is tried again until a tenth of ttl is left.
 // Then, and at once when the database says that the lease is lost, fn's context ends with the cause ErrLeaseLost. The time is
@@ -84,11 +86,11 @@ func LeaseWait() LeaseOption {
 //
 // It returns ErrLeaseHeld without having called fn when others hold all permits (see LeaseWait), ErrLeaseLost, joined with
 // fn's own error, when the lease was lost before fn returned, and otherwise fn's error, wrapped; all to be found by errors.Is.
-// Bad arguments are a *pgconn.PgError with SQLSTATE 22023. When the release fails, the lease ends with its ttl; that is no
+// Bad arguments are a *pgconn.PgError with SQLSTATE 22023, or 22021 for a name that is no text. When the release fails, the lease ends with its ttl; that is no
 // error. When ctx ends or the connection breaks while acquiring, a lease may have been granted that nobody knows of, and
 // which ends with its ttl, too.
 //
-// Renewals use the pool: fn must leave a connection. The clock of the database decides, to the microsecond; a ttl of less than
+// fn does not release the lease itself: that is taken for a loss. Renewals use the pool: fn must leave a connection. The clock of the database decides, to the microsecond; a ttl of less than
 // some round trips cannot be held.
 func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts ...LeaseOption) error {
 	options := leaseOptions{owner: processName(), permits: 1}

@@ -5,8 +5,12 @@
 package locks
 
 import (
+	"context"
 	"embed"
+	"errors"
 	"io/fs"
+
+	"github.com/jackc/pgx/v5"
 )
 
 //go:embed sql/schema/*.sql
@@ -24,3 +28,16 @@ func migrations() fs.FS {
 	}
 	return sub
 }
+
+// A givenTx is the transaction that a closure works in, and that is ended by who called the closure. So the usual "defer
+// tx.Rollback(ctx)" does no harm, and a commit is no surprise.
+type givenTx struct{ pgx.Tx }
+
+func (givenTx) Commit(context.Context) error   { return errNotYours }
+func (givenTx) Rollback(context.Context) error { return errNotYours }
+
+var (
+	errNotYours = errors.New("this transaction is not ended by the closure: return nil to commit, or an error to roll back")
+	// errEnded is for a closure that ends it all the same, in SQL.
+	errEnded = errors.New("the closure ended the transaction itself")
+)

@@ -13,10 +13,11 @@ import (
 // run is cancelled when the last one did not finish.
 type Mutex interface {
 	// Acquire returns true when this call acquired the mutex, and false when it is acquired: exactly one of any number of
-	// concurrent callers gets true. It makes a mutex that is new. It waits for a transaction that has acquired or released the
-	// mutex and not ended; cancel ctx, or set lock_timeout or statement_timeout, to bound that.
+	// concurrent callers gets true. It makes a mutex that is new. It waits for a transaction that has acquired the mutex and not
+	// ended; cancel ctx, or set lock_timeout or statement_timeout, to bound that.
 	Acquire(ctx context.Context, taskID string) (bool, error)
-	// Release returns true when this call released the mutex, and false when it is not acquired, or by another owner.
+	// Release returns true when this call released the mutex, and false when it is not acquired, or by another owner. It waits
+	// for a transaction that has released the mutex and not ended.
 	Release(ctx context.Context, taskID string) (bool, error)
 }
 
@@ -25,7 +26,7 @@ type Mutex interface {
 // On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks for it (see Retryable), up
 // to 10 times. On a pgx.Tx or *pgx.Conn a call belongs to the caller's transaction: rolled back, it never happened, and
 // repeating is up to the caller. Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 a task or
-// owner that is empty or longer than 1024 bytes, 25006 a standby or read-only transaction, 40001 and 40P01 as above.
+// owner that is empty or longer than 1024 bytes, 22021 one that is no text, 25006 a standby or read-only transaction, 40001 and 40P01 as above.
 func NewMutex(conn db.DBTX, owner string) Mutex {
 	m := mutex{conn: conn}
 	if owner != "" {

@@ -26,8 +26,11 @@ func Retryable(err error) bool {
 }
 
 // Retry makes an error of the work that Work and WorkTasks hand out a wish to try again, by any worker, no earlier than delay
-// from now. errors.Is and errors.As reach err.
+// from now. errors.Is and errors.As reach err. Nil stays nil.
 func Retry(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
 	return &retryError{err: err, delay: delay}
 }
 

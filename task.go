@@ -19,7 +19,8 @@ import (
 type StateMachine interface {
 	// SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task may be taken over
 	// (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks. It waits for a transaction that has
-	// the task in hand. Errors: P0002 unknown task, 22004 and 22023 bad arguments.
+	// the task in hand. Errors: P0002 unknown task, 22023 bad
+	// id or status, 22P02 a status that there is not.
 	SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error
 	// Capture takes at most limit tasks that are new or failed. No task means that none can be had now. It never waits. Errors:
 	// 22023 bad queue or limit.
@@ -45,7 +46,7 @@ func (m stateMachine) SetStatus(ctx context.Context, taskID string, status db.Ta
 }
 
 func (m stateMachine) Capture(ctx context.Context, limit int) ([]db.Task, error) {
-	tasks, err := m.q.Capture(ctx, db.CaptureParams{Max: int32(min(limit, 1<<31-1)), QueueID: m.queueID, Statuses: capturable})
+	tasks, err := m.q.Capture(ctx, db.CaptureParams{Max: int32(min(max(limit, 0), 1<<31-1)), QueueID: m.queueID, Statuses: capturable})
 	if err != nil {
 		return nil, fmt.Errorf("locks: capture from queue %.60q: %w", m.queueID, err)
 	}
@@ -69,7 +70,8 @@ type TaskOptions struct {
 //
 // work returns one error per task, in their order, or nil when all are done: nil is done, anything else failed, and
 // Retry(err, delay) failed and not captured again before delay has passed (a task without a retry left is dead all the same). Its
-// ctx ends with WorkTasks'; what it did by then is still settled. A panic goes through. Give tasks a timeout: a worker that dies
+// ctx ends with WorkTasks'; what it did by then is still settled. A panic goes through, and so does the one that answers
+// another number of errors. Give tasks a timeout: a worker that dies
 // keeps its tasks until their timeouts have passed. Work that takes longer has to call db.Queries.ExtendTask; when it was too
 // slow and another worker has the task, its result is dropped.
 //
@@ -135,7 +137,7 @@ const (
 func (w *taskWorker) params() db.SettleAndCaptureParams {
 	return db.SettleAndCaptureParams{
 		Ids: notNil(w.ids), Attempts: notNil(w.attempts), Results: notNil(w.results), Delays: notNil(w.delays),
-		Max: int32(min(w.Max, 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner,
+		Max: int32(min(max(w.Max, 0), 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner,
 	}
 }
 
@@ -224,8 +226,11 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 // settle writes the results of the last batch, and captures nothing. One that cannot be settled keeps no other from it.
 func (w *taskWorker) settle(ctx context.Context) (err error) {
 	for i := range w.ids {
-		_, failed := w.q.SetStatus(ctx, db.SetStatusParams{
-			ID: w.ids[i], Status: db.TaskStatus(w.results[i]), Attempt: &w.attempts[i], QueueID: w.queueID, Delay: w.delays[i],
+		failed := retry(ctx, func() error {
+			_, err := w.q.SetStatus(ctx, db.SetStatusParams{
+				ID: w.ids[i], Status: db.TaskStatus(w.results[i]), Attempt: &w.attempts[i], QueueID: w.queueID, Delay: w.delays[i],
+			})
+			return err
 		})
 		var pg *pgconn.PgError
 		if errors.As(failed, &pg) && pg.Code == "P0002" { // It was purged.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,14 +49,14 @@ func WorkOnError(tell func(error)) WorkOption {
 //
 //   - nil: complete, committed together with what handle did in tx.
 //   - an error: what handle did in tx is undone, and the batch, all of it, is settled as error with the error's text as its message. So it
-//     is when handle leaves tx in a state that cannot be settled or committed: a deferred constraint, a role without rights, a commit
-//     or rollback of its own.
+//     is when handle leaves tx in a state that cannot be settled or committed: a deferred constraint, a role without rights, rows
+//     left open, a commit or rollback in SQL. tx's own Commit and Rollback return an error and do nothing.
 //   - Retry(err, delay), delay being at least a millisecond: undone, and put back for any worker, unless one of the batch has
 //     been tried as often as WorkAttempts allows: then it is an error. The requests' Attempts say how often they were tried before.
 //   - a panic: as an error; the one that WorkOnError gets ends with the stack.
 //   - a lost connection, or an error that is Retryable: everything is undone, nothing is counted, and the batch is as new. It
-//     is found again at once. A context that ends during a query of handle closes the connection, too; prefer
-//     statement_timeout for a limit.
+//     is found again as soon as the server has let go of it. A context of handle's own that ends during a query closes the connection, too, and handle's error
+//     counts then; prefer statement_timeout for a limit.
 //
 // When ctx ends, the batch at hand is finished first: the context that handle gets does not end with it. A worker that finds
 // nothing asks no more questions until it is notified, the next retry of its own is due, or WorkPoll has passed; it survives
@@ -81,6 +82,7 @@ type requestWorker struct {
 	line   int64       // the first request of the last batch of this turn through the queue; 0: a new turn
 	worked bool        // something was settled in this turn, so that others may have had to skip what is free now
 	due    []time.Time // when batches come up again that were put back here
+	lost   []time.Time // when to look for what a failed transaction left
 
 	refused     error // why the last transaction of a batch could not be committed
 	refusedLast int64 // the last request of that batch; 0: there is none
@@ -91,8 +93,13 @@ func (w *requestWorker) look(ctx context.Context) (found bool, due time.Duration
 	for {
 		found, err = w.step(ctx)
 		if err != nil {
-			// What failed is new again: go on behind it, and come back.
+			// What failed is new again: go on behind it, and come back. The server may notice a lost connection late, and nobody tells
+			// when it lets go of the batch.
 			w.worked = true
+			w.lost = w.lost[:0]
+			for pause := 100 * time.Millisecond; pause <= time.Minute; pause *= 2 {
+				w.lost = append(w.lost, time.Now().Add(pause))
+			}
 			return false, 0, err
 		}
 		if found {
@@ -106,19 +113,17 @@ func (w *requestWorker) look(ctx context.Context) (found bool, due time.Duration
 	}
 }
 
-// next says after how long the first retry is due, at least a millisecond; 0: there is none.
+// next says after how long there is something to look for that nobody notifies of; 0: never.
 func (w *requestWorker) next() (due time.Duration) {
 	now := time.Now()
-	var later []time.Time
-	for _, at := range w.due {
-		if wait := at.Sub(now); wait > 0 {
-			later = append(later, at)
-			if due == 0 || wait < due {
+	for _, times := range []*[]time.Time{&w.due, &w.lost} {
+		*times = slices.DeleteFunc(*times, func(at time.Time) bool { return !at.After(now) })
+		for _, at := range *times {
+			if wait := at.Sub(now); due == 0 || wait < due {
 				due = wait
 			}
 		}
 	}
-	w.due = later
 	return due
 }
 
@@ -159,7 +164,10 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 		settle.Status, settle.Delay = "new", max(retry.delay, time.Millisecond)
 	}
 	if err == nil {
-		_, err = q.SettleRequest(finish, settle)
+		var settled int64
+		if settled, err = q.SettleRequest(finish, settle); err == nil && int(settled) != len(batch) {
+			err = errEnded // and began another one
+		}
 	}
 	if err == nil {
 		err = tx.Commit(finish)
@@ -189,19 +197,21 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	return true, nil
 }
 
-// errEnded is for a handler that runs commit or rollback as SQL.
-var errEnded = errors.New("the handler ended the transaction itself")
-
 // run calls the handler in a savepoint. Its outcome is what to settle; err means that nothing can be settled in tx.
 func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) (outcome, err error) {
 	inner, err := tx.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	outcome = w.call(ctx, inner, batch)
-	if tx.Conn().IsClosed() {
+	outcome = w.call(ctx, givenTx{inner}, batch)
+	switch {
+	case tx.Conn().IsClosed() && (errors.Is(outcome, context.DeadlineExceeded) || errors.Is(outcome, context.Canceled)):
+		return outcome, errEnded // by a limit of the handler's own, and it would be so again
+	case tx.Conn().IsClosed():
 		return nil, fmt.Errorf("connection lost while handling request %d: %v", batch[0].RequestID, outcome)
-	} else if outcome != nil && Retryable(outcome) {
+	case tx.Conn().PgConn().IsBusy(): // Only closing the connection ends a query whose rows nobody has.
+		return cmp.Or(outcome, errors.New("the handler left a query open: it must close its rows")), errEnded
+	case outcome != nil && Retryable(outcome):
 		return nil, outcome
 	}
 	switch tx.Conn().PgConn().TxStatus() {
@@ -219,9 +229,6 @@ func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) 
 		err = inner.Commit(ctx)
 	} else {
 		err = inner.Rollback(ctx)
-	}
-	if errors.Is(err, pgx.ErrTxClosed) { // by the handler, in the way that pgx has for it
-		err = nil
 	}
 	if err == nil && tx.Conn().PgConn().TxStatus() == 'E' {
 		err = errEnded

@@ -58,7 +58,7 @@ func (ns NullTaskStatus) Value() (driver.Value, error) {
 	return string(ns.TaskStatus), nil
 }
 
-// Everything that is held or waited for now, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until released), details. A key that was new to its holder's transaction shows by its number until that ends. Keys on the advisory engine only: the row engine's locks are rows, and PostgreSQL lists who waits for rows in pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
+// What is held now, and who waits for a key, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key that was new to its holder's transaction shows by its number until that ends. Keys on the advisory engine only: the row engine's locks are rows, and PostgreSQL lists who waits for rows in pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
 type Activity struct {
 	Kind    string
 	Name    string
@@ -209,7 +209,7 @@ type MutexStatus struct {
 	ReleasedAt time.Time
 }
 
-// What is waiting to be done: tasks by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that ask once a minute, not for workers.
+// What is waiting to be done: tasks that are not done, by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that ask once a minute, not for workers.
 type QueueDepth struct {
 	Kind    string
 	QueueID string
@@ -319,7 +319,7 @@ type TimeSlot struct {
 	UnusedSince pgtype.Timestamp
 }
 
-// The newest slot that each task was granted, and when; free_in: how long until the slot of now is a newer one, at the same resolution.
+// The newest slot that each task was granted, and when; free_in: how long (100 years at most) until the slot of now is a newer one, at the same resolution.
 type TimeSlotStatus struct {
 	TaskID    string
 	SlotStart pgtype.Timestamptz

@@ -20,8 +20,8 @@ type AcquireMutexParams struct {
 	Owner  *string
 }
 
-// AcquireMutex acquires a mutex, or returns false when it is acquired. It waits only for a transaction that has acquired or
-// released it and not ended. Rolled back, the grant never was. Errors keep their SQLSTATE: 22004, 22023, 25006, 40001, 40P01.
+// AcquireMutex acquires a mutex, or returns false when it is acquired. It waits only for a transaction that has acquired it
+// and not ended. Rolled back, the grant never was. Errors keep their SQLSTATE: 22004, 22023, 25006, 40001, 40P01.
 func (q *Queries) AcquireMutex(ctx context.Context, arg AcquireMutexParams) (bool, error) {
 	row := q.db.QueryRow(ctx, acquireMutex, arg.TaskID, arg.Owner)
 	var acquired bool
@@ -105,7 +105,8 @@ type ReleaseMutexParams struct {
 	Owner  *string
 }
 
-// ReleaseMutex releases a mutex that was acquired with the same owner (nil: without one); false when it was not.
+// ReleaseMutex releases a mutex that was acquired with the same owner (nil: without one); false when it was not. It waits
+// for a transaction that has released it and not ended.
 func (q *Queries) ReleaseMutex(ctx context.Context, arg ReleaseMutexParams) (bool, error) {
 	row := q.db.QueryRow(ctx, releaseMutex, arg.TaskID, arg.Owner)
 	var released bool

@@ -300,18 +300,18 @@ func TestChangeCheckers(t *testing.T) {
 func TestChangeSettings(t *testing.T) {
 	t.Parallel()
 	eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
-		s.exec("create table reading (at timestamptz, took interval, hash bytea, mass float8, region text) " + partition)
+		s.exec("create table reading (at timestamptz, took interval, hash bytea, mass float8, days daterange, region text) " + partition)
 		if partition != "" {
 			s.exec("create table reading_all partition of reading default")
 		}
-		for n, column := range []string{"at", "took", "hash", "mass"} {
+		for n, column := range []string{"at", "took", "hash", "mass", "days", "region"} {
 			s.exec("select lock.track_changes('reading', $1::name, $1::text)", column)
 			for _, settings := range []string{
-				"set timezone = 'UTC'; set intervalstyle = 'postgres'; set bytea_output = 'hex'; set extra_float_digits = 1",
-				"set timezone = 'Europe/Berlin'; set intervalstyle = 'iso_8601'; set bytea_output = 'escape'; set extra_float_digits = -3",
+				"set timezone = 'UTC'; set intervalstyle = 'postgres'; set bytea_output = 'hex'; set extra_float_digits = 1; set datestyle = 'ISO, MDY'; set quote_all_identifiers = off",
+				"set timezone = 'Europe/Berlin'; set intervalstyle = 'iso_8601'; set bytea_output = 'escape'; set extra_float_digits = -3; set datestyle = 'German'; set quote_all_identifiers = on",
 			} {
 				s.exec(settings)
-				s.exec("insert into reading values ('2024-06-01 12:00+00', '1 day 02:00', '\\x00ff', 0.1::float8 + 0.2)")
+				s.exec("insert into reading values ('2024-06-01 12:00+00', '1 day 02:00', '\\x00ff', 0.1::float8 + 0.2, daterange('2026-01-02', '2026-02-03'))")
 				s.exec("delete from reading")
 			}
 			s.exec("reset all")

@@ -39,7 +39,7 @@ func TestDemo(t *testing.T) {
 			`-42 +\d+ visits: +[1-9]\d* pairs of shared ones overlapped, and 0 pairs`, `demo:customer:42 +\d+ visits: +[1-9]\d* pairs of shared ones overlapped, and 0 pairs`,
 			"  A         takes 1 x create red", "  B         takes 2 x update blue", "  Work      calls the handler once, with 50 requests for blue",
 			"  Work      gets 4 changes of Ada's orders",
-			"  Nobody was inside together with an exclusive holder.", `  psql "\$DATABASE_URL" -c "select lock\.exclusive\('customer:42'\)"`,
+			"  Nobody was inside together with an exclusive holder.", `  psql "\$DATABASE_URL" -c 'begin' -c "select lock\.exclusive\('customer:42'\)"`,
 		} {
 			if !regexp.MustCompile(line).MatchString(out) {
 				t.Errorf("no line %q in:\n%s", line, out)

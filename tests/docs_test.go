@@ -111,6 +111,7 @@ func docsGo(blocks map[string][]string) string {
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"log"
@@ -118,18 +119,21 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
 
 	"github.com/seed4787c507/locks"
 	"github.com/seed4787c507/locks/db"
 )
 
 var (
-	_      = []any{errors.Is, log.Printf, time.Now, pgx.BeginFunc, locks.NewMutex, db.New}
+	_      = []any{errors.Is, log.Printf, time.Now, pgx.BeginFunc, locks.NewMutex, db.New, goose.NewProvider, lock.NewPostgresSessionLocker}
 	ctx    context.Context
 	pool   *pgxpool.Pool
 	tx     pgx.Tx
 	rows   pgx.CopyFromSource
 	at     time.Time
+	sqlDB  *sql.DB
 	lead   func(context.Context, locks.Lease) error
 	report func(context.Context, json.RawMessage) error
 	write  func(context.Context, pgx.Tx, []db.Request) error

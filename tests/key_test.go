@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -770,6 +772,68 @@ func TestKeyGo(t *testing.T) {
 			if !locks.Retryable(err) || calls != 11 {
 				t.Errorf("%d calls, %v", calls, err)
 			}
+		})
+		t.Run("the transaction is not the closure's to end", func(t *testing.T) {
+			super := e.sessionAs(t, e.super)
+			super.exec("create table written (what text); grant insert on written to locks_app")
+			end := func(what string, end func(tx pgx.Tx) error) error {
+				return locks.Exclusive(ctx, e.pool, "ended", func(tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, "insert into written values ($1)", what)
+					return errors.Join(err, end(tx))
+				})
+			}
+			must(t, end("habit", func(tx pgx.Tx) error { tx.Rollback(ctx); return nil }))
+			for what, method := range map[string]func(pgx.Tx) error{
+				"commit":   func(tx pgx.Tx) error { return tx.Commit(ctx) },
+				"rollback": func(tx pgx.Tx) error { return tx.Rollback(ctx) },
+			} {
+				if end(what, method) == nil {
+					t.Errorf("%s: no error", what)
+				}
+			}
+			for _, sql := range []string{"commit", "rollback"} {
+				err := end("SQL "+sql, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, sql); return err })
+				if err == nil || !strings.Contains(err.Error(), "ended the transaction") {
+					t.Errorf("%s: %v", sql, err)
+				}
+			}
+			answers(super, "SQL commit habit", "select string_agg(what, ' ' order by what collate \"C\") from written")
+		})
+		t.Run("the closure sees what those before it did, whatever the default isolation", func(t *testing.T) {
+			onlyPostgreSQL(t, "its waits cannot be seen at once")
+			super := e.sessionAs(t, e.super)
+			super.exec("create table booking (seat integer); grant select, insert on booking to locks_app")
+			for _, level := range levels {
+				super.exec("truncate booking")
+				pool := openPool(t, e.url+"&default_transaction_isolation="+url.PathEscape(level), 2)
+				book := func(before func()) error {
+					return locks.Exclusive(ctx, pool, "seat", func(tx pgx.Tx) error {
+						before()
+						_, err := tx.Exec(ctx, "insert into booking select 7 where not exists (select from booking)")
+						return err
+					})
+				}
+				second := make(chan error, 1)
+				must(t, book(func() {
+					go func() { second <- book(func() {}) }()
+					eventually(t, "the second waits", func() bool {
+						return get[bool](super, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')")
+					})
+				}))
+				must(t, <-second)
+				answers(super, int64(1), "select count(*) from booking")
+			}
+		})
+		t.Run("a name is the same key in every encoding of the connection", func(t *testing.T) {
+			onlyPostgreSQL(t, "it has UTF-8 alone")
+			pool := openPool(t, e.url+"&client_encoding=LATIN1", 2)
+			must(t, locks.Exclusive(ctx, pool, "caf\u00e9", func(pgx.Tx) error {
+				got, err := db.New(pool).TryExclusiveName(ctx, db.TryExclusiveNameParams{Name: "caf\u00e9"})
+				if got {
+					t.Error("granted twice")
+				}
+				return err
+			}))
 		})
 		t.Run("keeps the SQLSTATE and leaves nothing behind when refused", func(t *testing.T) {
 			never := func(pgx.Tx) error { t.Error("called"); return nil }

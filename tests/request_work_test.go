@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks"
@@ -365,7 +366,7 @@ func TestRequestCheckers(t *testing.T) {
 			e := open(t, advisory)
 			_, err := e.admin.Exec(ctx, requestLog)
 			must(t, err)
-			mutate(t, e, "capture_request", "if created.outstanding then", "if false then")
+			mutate(t, e, "capture_request", "if created.outstanding then", "if false then", "select late.settled_at is null", "select false")
 			mutate(t, e, "capture_request", "and request.request_type = 'update'", "and (request.request_type = 'update' or "+fmt.Sprint(among)+")")
 			s := e.session(t)
 			s.exec("begin")
@@ -431,7 +432,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	must(t, err)
 	s := e.session(t)
 	for _, entity := range []string{"good", "bad", "panic", "lost", "deferred", "sql", "nul", "twice", "hopeless",
-		"rollback", "commit", "role", "savepoint", "undone", "conflict", "joined"} {
+		"rollback", "commit", "role", "savepoint", "undone", "ended", "habit", "rows", "forgotten rows", "deadline", "conflict", "joined"} {
 		s.exec("select lock.enqueue('update', $1)", entity)
 	}
 	s.exec("begin")
@@ -491,8 +492,30 @@ func TestRequestWorkOutcomes(t *testing.T) {
 			case "savepoint":
 				_, err := tx.Exec(ctx, "rollback; begin")
 				return err
-			case "undone": // What it did is not wanted; that is no error.
+			case "undone": // The transaction is not the handler's to end.
 				return tx.Rollback(ctx)
+			case "ended":
+				if err := tx.Commit(ctx); err == nil {
+					return nil
+				}
+				return errors.New("not ended")
+			case "habit": // What many write after every Begin.
+				defer tx.Rollback(ctx)
+				return locks.Retry(nil, time.Hour)
+			case "rows", "forgotten rows":
+				rows, err := tx.Query(ctx, "select generate_series(1, 100000)")
+				if err != nil || !rows.Next() || entity == "forgotten rows" {
+					return err
+				}
+				return errors.New("bad row")
+			case "deadline":
+				short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+				defer cancel()
+				tx.Exec(short, "select pg_sleep(600)")
+				if !tx.Conn().IsClosed() {
+					return errors.New("the connection lives")
+				}
+				return short.Err()
 			case "conflict":
 				if conflicts.Add(1) < 3 {
 					_, err := tx.Exec(ctx, "do $$ begin raise sqlstate '40001'; end $$")
@@ -535,11 +558,14 @@ func TestRequestWorkOutcomes(t *testing.T) {
 		`deferred error 1 ERROR: insert or update on table "child" violates foreign key constraint "child_parent_id_fkey" (SQLSTATE 23503)`,
 		"sql error 1 a statement failed, and the handler did not return its error",
 		"nul error 1 ab\uFFFD", "twice complete 3 -", "hopeless error 4 wrapped: retry in 1ms: never",
-		"rollback error 1 the handler ended the transaction itself",
-		`commit error 1 the handler ended the transaction itself: commit: ERROR: insert or update on table "request_batch" violates foreign key constraint "settle_request_before_commit" (SQLSTATE 23503)`,
+		"rollback error 1 the closure ended the transaction itself",
+		`commit error 1 the closure ended the transaction itself: commit: ERROR: insert or update on table "request_batch" violates foreign key constraint "settle_request_before_commit" (SQLSTATE 23503)`,
 		"role error 1 ERROR: permission denied for function settle_request (SQLSTATE 42501)",
 		`savepoint error 1 ERROR: savepoint "sp_1" does not exist (SQLSTATE 3B001)`,
-		"undone complete 1 -", "conflict complete 1 -",
+		"undone error 1 this transaction is not ended by the closure: return nil to commit, or an error to roll back",
+		"ended error 1 not ended", "habit complete 1 -", "rows error 1 bad row",
+		"forgotten rows error 1 the handler left a query open: it must close its rows",
+		"deadline error 1 context deadline exceeded", "conflict complete 1 -",
 		"joined error 4 retry in 1ms: 2 of them",
 		"among error 1 request 1 is poison", "among error 1 request 1 is poison", "among error 1 request 1 is poison",
 		"joined error 3 retry in 1ms: 2 of them"}, "\n")
@@ -550,7 +576,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	if n := stacks.Load(); n != 1 {
 		t.Errorf("%d times a stack of the panic", n)
 	}
-	answers(super, "conflict good lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect")
+	answers(super, "conflict good habit lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect")
 }
 
 func TestRequestWorkLife(t *testing.T) {
@@ -598,6 +624,39 @@ func TestRequestWorkLife(t *testing.T) {
 			s.exec(sql)
 			eventually(t, "it is settled", func() bool { return get[int64](s, "select count(*) from worked") == int64(n+1) })
 		}
+	})
+	t.Run("comes back for what a lost connection held, however late the server notices", func(t *testing.T) {
+		t.Parallel()
+		onlyPostgreSQL(t, "its waits cannot be seen at once")
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select pg_advisory_lock(9, 9)")
+		s.exec("select lock.enqueue('update', 'e')")
+		super := e.sessionAs(t, e.super)
+		var calls atomic.Int32
+		startRequestHandlers(t, e.pool, 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			if calls.Add(1) > 1 {
+				return nil
+			}
+			// The server is busy, and does not see that nobody wants the answer any more. pgx asks it to cancel that.
+			query, err := (&pgproto3.Query{String: "do $$ begin loop begin perform pg_advisory_lock(9, 9); exit; exception when query_canceled then null; end; end loop; end $$"}).Encode(nil)
+			if err != nil {
+				return err
+			}
+			connection := tx.Conn().PgConn().Conn()
+			if _, err := connection.Write(query); err != nil {
+				return err
+			}
+			return connection.Close()
+		}, locks.WorkPoll(time.Hour))
+		eventually(t, "the server is busy with what was lost", func() bool {
+			return get[bool](super, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')")
+		})
+		idle(t, e, 1)
+		s.exec("select pg_advisory_unlock(9, 9)")
+		eventually(t, "it is settled", func() bool {
+			return get[int64](super, "select count(*) from lock.request where settled_at is not null") == 1
+		})
 	})
 	t.Run("finishes the batch when its context ends, and starts no other", func(t *testing.T) {
 		t.Parallel()

@@ -83,7 +83,9 @@ func TestRights(t *testing.T) {
 		odd.fails("42501", "table lock.locked_keys")
 		owner.exec(`select lock.revoke_from('locks odd "role')`)
 		odd.fails("42501", "select lock.exclusive(1)")
-		owner.fails("42704", "select lock.grant_to('nobody at all')")
+		for _, nobody := range []string{"nobody at all", "public", ""} {
+			owner.fails("42704", "select lock.grant_to($1)", nobody)
+		}
 		owner.fails("22004", "select lock.grant_to(null)")
 		owner.fails("22004", "select lock.revoke_from(null)")
 	})

@@ -134,6 +134,30 @@ func TestTaskCapture(t *testing.T) {
 		answers(s, "1", "select payload ->> 'n' from lock.get_task('a', 'q1')")
 		answers(s, 0, "select count(*) from lock.get_task('a')")
 	})
+	t.Run("days have 24 hours, whatever the session's time zone", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s, super := e.session(t), e.sessionAs(t, e.super)
+		s.exec("set timezone = 'America/New_York'")
+		for _, days := range []int{1, 91, 182, 273, 365} {
+			lasts := func(column, id string) {
+				t.Helper()
+				answers(super, true, "select abs(extract(epoch from "+column+" - clock_timestamp()) - $1::integer * 86400) < 600 from lock.task where id = $2", days, id)
+			}
+			id := fmt.Sprint(days)
+			s.exec("select lock.create_task($1, timeout => make_interval(days => $2))", id, days)
+			s.exec("select lock.capture(1)")
+			lasts("deadline", id)
+			s.exec("select lock.extend_task($1, 1, make_interval(days => $2))", id, days)
+			lasts("deadline", id)
+			s.exec("select lock.set_status($1, 'failed', 1, delay => make_interval(days => $2))", id, days)
+			lasts("available_at", id)
+			taskOwner(t, e, "update lock.task set available_at = clock_timestamp() - interval '1 ms' where id = '"+id+"'")
+			s.exec("select lock.capture(1)")
+			s.exec("select lock.settle_and_capture(array[$1], '{2}', '{failed}', 1, delays => array[make_interval(days => $2)])", id, days)
+			lasts("available_at", id)
+		}
+	})
 	t.Run("a task is invisible until it is available", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
@@ -145,6 +169,11 @@ func TestTaskCapture(t *testing.T) {
 		answers(s, "a:1", captured+"lock.capture(1)")
 		answers(s, true, "select lock.set_status('a', 'failed', 1, delay => '1 hour')")
 		answers(s, "", captured+"lock.capture(1)")
+		s.exec("select lock.create_task('a', 'far', available_at => '9999-12-31')")
+		far, err := db.New(e.pool).NextTaskIn(ctx, db.NextTaskInParams{QueueID: "far", Statuses: []string{"new"}}) // what a time.Duration can hold
+		if err != nil || len(far) != 1 || far[0] != 36525*24*time.Hour {
+			t.Errorf("%v in %v", err, far)
+		}
 		s.exec("select lock.create_task('ancient', available_at => '0001-01-01')")
 		answers(e.session(t), "ancient:1", captured+"lock.capture(1)") // another session, which has noted nothing (see lock.capture)
 	})
@@ -399,6 +428,7 @@ func TestTaskBadInput(t *testing.T) {
 		{"P0002", "select lock.retry_task('unknown', 1)", nil},
 		{"22004", "select lock.get_task(null)", nil},
 		{"22023", "select lock.next_task_in(statuses => '{in_progress}')", nil},
+		{"22023", "select lock.create_tasks('{{a,b},{c,d}}')", nil},
 		{"22023", "select lock.purge_tasks('-1 day')", nil},
 		{"22023", "select lock.purge_tasks('1 day', 0)", nil},
 		{"22004", "select lock.purge_tasks('1 day', null)", nil},

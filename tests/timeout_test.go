@@ -186,7 +186,7 @@ func TestTimeoutCreate(t *testing.T) {
 	answers(s, false, "select lock.acquire_timeout('a')")
 	answers(s, false, "select lock.create_timeout('a', '1 hour')")
 	answers(s, true, "select lock.acquire_timeout('a')")
-	for _, bad := range []string{"0", "-1 second", "1001 years", "1 month -28 days", "-1 month 30 days 1 hour"} {
+	for _, bad := range []string{"0", "-1 second", "101 years", "1 month -28 days", "-1 month 30 days 1 hour"} {
 		s.fails("22023", "select lock.create_timeout('b', $1::text::interval)", bad)
 	}
 	if target.number >= 170000 {
@@ -197,7 +197,7 @@ func TestTimeoutCreate(t *testing.T) {
 	s.fails("22023", "select lock.create_timeout('', '1 hour')")
 	s.fails("22004", "select lock.acquire_timeout(null)")
 	s.fails("22023", "select lock.acquire_timeout('')")
-	answers(s, true, "select lock.create_timeout('c', '1000 years')")
+	answers(s, true, "select lock.create_timeout('c', '100 years')")
 	answers(s, true, "select lock.acquire_timeout('c')")
 	answers(s, false, "select lock.acquire_timeout('c')")
 	answers(s, 2, "select count(*)::integer from lock.timeout_status")

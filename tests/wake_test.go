@@ -366,7 +366,7 @@ func TestWakeProtocol(t *testing.T) {
 		}
 		_, err = e.admin.Exec(ctx, "update lock.idle_worker set until = until - interval '2 hours'")
 		must(t, err)
-		worker.exec("select lock.start_idling('lock_task', 'q', 'other', '1 minute')")
+		worker.exec("select lock.start_idling('lock_task', 'another queue', 'other', '1 minute')")
 		answers(e.sessionAs(t, e.super), "other", "select string_agg(worker, ' ') from lock.idle_worker")
 	})
 	t.Run("shows the worker every producer that may have missed it", func(t *testing.T) {
@@ -664,6 +664,14 @@ func TestWakeWatch(t *testing.T) {
 		wantCode(t, err, "22012", "Watch")
 		if calls != 4 {
 			t.Errorf("%d calls", calls)
+		}
+		pool := openPool(t, e.url, 2)
+		err = wake.Watch(ctx, pool, wake.Tasks, "q", hour, func(ctx context.Context) (bool, time.Duration, error) {
+			pool.Close()
+			return false, 0, pool.Ping(ctx)
+		})
+		if err == nil || !strings.Contains(err.Error(), "closed pool") {
+			t.Errorf("the pool was closed: %v", err)
 		}
 	})
 }

@@ -273,11 +273,12 @@ func Sleep(ctx context.Context, pause time.Duration) error {
 }
 
 // Transient says whether err can be gone at the next attempt: the connection failed, the server is going down, is full or is
-// a standby for now, or the database asked for a retry or ran into a timeout.
+// a standby for now, or the database asked for a retry or ran into a timeout. Not so a pool that its owner has closed, which pgx says in
+// words only.
 func Transient(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
-		return !errors.Is(err, context.Canceled)
+		return !errors.Is(err, context.Canceled) && !strings.HasSuffix(err.Error(), "closed pool")
 	}
 	return slices.Contains([]string{"08", "40", "53", "57", "58"}, pg.Code[:min(2, len(pg.Code))]) ||
 		pg.Code == "25006" || pg.Code == "55P03" || pg.Code == "XX000" && strings.Contains(pg.Message, "cache lookup failed")

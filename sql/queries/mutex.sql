@@ -2,12 +2,13 @@
 -- name: CreateMutex :one
 select lock.create_mutex(task_id => sqlc.arg('task_id')::text) as created;
 
--- AcquireMutex acquires a mutex, or returns false when it is acquired. It waits only for a transaction that has acquired or
--- released it and not ended. Rolled back, the grant never was. Errors keep their SQLSTATE: 22004, 22023, 25006, 40001, 40P01.
+-- AcquireMutex acquires a mutex, or returns false when it is acquired. It waits only for a transaction that has acquired it
+-- and not ended. Rolled back, the grant never was. Errors keep their SQLSTATE: 22004, 22023, 25006, 40001, 40P01.
 -- name: AcquireMutex :one
 select lock.acquire_mutex(task_id => sqlc.arg('task_id')::text, owner => sqlc.narg('owner')::text) as acquired;
 
--- ReleaseMutex releases a mutex that was acquired with the same owner (nil: without one); false when it was not.
+-- ReleaseMutex releases a mutex that was acquired with the same owner (nil: without one); false when it was not. It waits
+-- for a transaction that has released it and not ended.
 -- name: ReleaseMutex :one
 select lock.release_mutex(task_id => sqlc.arg('task_id')::text, owner => sqlc.narg('owner')::text) as released;
 

@@ -144,7 +144,7 @@ revoke all on function lock.check_id(text, text) from public;
 
 -- file: sql/functions/rule/check_interval.sql
 -- +goose StatementBegin
--- check_interval refuses an interval that is null, infinite, zero, negative or too long for dates, and, where a fixed length is needed, months.
+-- check_interval refuses an interval that is null, infinite, zero, negative or over 100 years, and, where a fixed length is needed, months.
 create or replace function lock.check_interval(
     value  interval,
     what   text,
@@ -168,8 +168,8 @@ begin
         raise exception '% must have a fixed length, and % contains months', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Months and years differ in length: use days, hours or seconds.';
-    elsif value > interval '1000 years' then
-        raise exception '% must be at most 1000 years, not %', what, value
+    elsif value > interval '36525 days' or timestamp '2000-01-01' + value > timestamp '2100-01-01' then
+        raise exception '% must be at most 36525 days (100 years), not %', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass a shorter interval.';
     elsif value <= interval '0' then
@@ -182,7 +182,7 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.check_interval(interval, text, boolean) is
-    'Internal: refuses an interval that is null (22004), infinite, zero, negative, over 1000 years, or, when fixed, has months (22023).';
+    'Internal: refuses an interval that is null (22004), infinite, zero, negative, over 36525 days (100 years), or, when fixed, has months (22023).';
 
 revoke all on function lock.check_interval(interval, text, boolean) from public;
 
@@ -280,6 +280,14 @@ begin
         raise exception 'role must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the name of a role.';
+    elsif not exists (
+        select
+        from pg_roles
+        where pg_roles.rolname = grant_to.role
+    ) then
+        raise exception 'role "%" does not exist', grant_to.role
+            using errcode = 'undefined_object',
+                  hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
     end if;
     execute format('grant usage on schema lock to %I', grant_to.role);
     for granted_function in
@@ -529,7 +537,7 @@ $$;
 
 comment on function lock.exclusive(bigint) is
     'Takes an exclusive lock on a key until the transaction ends or rolls back to an earlier savepoint. Waits for every other holder, shared or exclusive. '
-    'Re-entrant. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
+    'Re-entrant. See what holders before did with a statement that follows, under READ COMMITTED: this one''s snapshot is from before the wait. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
     'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
 
 revoke all on function lock.exclusive(bigint) from public;

@@ -472,7 +472,7 @@ as $$
 begin
     perform lock.check_id(check_lease.name, 'name');
     perform lock.check_id(check_lease.owner, 'owner');
-    perform lock.check_ttl(check_lease.ttl);
+    perform lock.check_interval(check_lease.ttl, 'ttl', true);
     if check_lease.permits is null then
         raise exception 'permits must not be null'
             using errcode = 'null_value_not_allowed',
@@ -519,11 +519,12 @@ comment on function lock.check_token(text, bigint) is
 
 revoke all on function lock.check_token(text, bigint) from public;
 
--- file: sql/functions/lease/check_ttl.sql
+-- file: sql/functions/rule/check_text.sql
 -- +goose StatementBegin
--- check_ttl refuses a ttl that is null, infinite, zero or negative, has months, or is longer than 100 years.
-create or replace function lock.check_ttl(
-    ttl  interval
+-- check_text refuses a text for people that is null, blank or longer than 1024 bytes.
+create or replace function lock.check_text(
+    value  text,
+    what   text
 )
 returns void
 language plpgsql
@@ -531,20 +532,20 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_interval(check_ttl.ttl, 'ttl', true);
-    if check_ttl.ttl > interval '36525 days' then
-        raise exception 'ttl must be at most 36525 days, not %', check_ttl.ttl
+    perform lock.check_id(value, what);
+    if ltrim(value, E' \t\n\v\f\r') = '' then
+        raise exception '% must not be blank', what
             using errcode = 'invalid_parameter_value',
-                  hint = 'A lease is renewed by its holder: pass a ttl of seconds or minutes.';
+                  hint = format('Say in %s who does it and why.', what);
     end if;
 end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.check_ttl(interval) is
-    'Internal: refuses a ttl that is null (22004), infinite, zero or negative, has months, or is longer than 36525 days (22023).';
+comment on function lock.check_text(text, text) is
+    'Internal: refuses a text for people that is null (22004), blank or longer than 1024 bytes (22023).';
 
-revoke all on function lock.check_ttl(interval) from public;
+revoke all on function lock.check_text(text, text) from public;
 
 -- file: sql/functions/lease/notify_lease_waiters.sql
 -- +goose StatementBegin
@@ -639,7 +640,7 @@ declare
     expires_at  timestamptz;
 begin
     perform lock.check_token(renew_lease.name, renew_lease.token);
-    perform lock.check_ttl(renew_lease.ttl);
+    perform lock.check_interval(renew_lease.ttl, 'ttl', true);
     select lease.expires_at into expires_at
     from lock.lease
     where lease.name = renew_lease.name
@@ -687,7 +688,7 @@ declare
     gone  lock.lease;
 begin
     perform lock.check_token(revoke_lease.name, revoke_lease.token);
-    perform lock.check_id(revoke_lease.reason, 'reason');
+    perform lock.check_text(revoke_lease.reason, 'reason');
     delete from lock.lease
     where lease.name = revoke_lease.name
       and lease.token = revoke_lease.token
@@ -736,7 +737,7 @@ declare
     highest     bigint;
     forgotten   bigint;
 begin
-    perform lock.check_ttl(vacuum_leases.older_than);
+    perform lock.check_interval(vacuum_leases.older_than, 'older_than', false);
     perform lock.check_max(vacuum_leases.max);
     before := clock_timestamp() - vacuum_leases.older_than;
 
@@ -816,8 +817,8 @@ drop function if exists lock.release_lease(text, bigint);
 -- gone: sql/functions/lease/notify_lease_waiters.sql
 drop function if exists lock.notify_lease_waiters(text);
 
--- gone: sql/functions/lease/check_ttl.sql
-drop function if exists lock.check_ttl(interval);
+-- gone: sql/functions/rule/check_text.sql
+drop function if exists lock.check_text(text, text);
 
 -- gone: sql/functions/lease/check_token.sql
 drop function if exists lock.check_token(text, bigint);

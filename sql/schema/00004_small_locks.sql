@@ -174,7 +174,7 @@ select
     timed.slot_start,
     timed.slot_end,
     timed.granted_at,
-    case when timed.slot_end > timed.right_now then timed.slot_end - timed.right_now else interval '0' end as free_in
+    case when timed.slot_end > timed.right_now then least(timed.slot_end - timed.right_now, interval '36525 days') else interval '0' end as free_in
 from (
     select
         time_slot.task_id,
@@ -186,7 +186,7 @@ from (
 ) as timed;
 
 comment on view lock.time_slot_status is
-    'The newest slot that each task was granted, and when; free_in: how long until the slot of now is a newer one, at the same resolution.';
+    'The newest slot that each task was granted, and when; free_in: how long (100 years at most) until the slot of now is a newer one, at the same resolution.';
 
 create or replace view lock.throttled_resource_status as
 select
@@ -690,7 +690,7 @@ declare
     previous  jsonb;
 begin
     perform lock.check_id(force_release_mutex.task_id, 'task_id');
-    perform lock.check_id(trim(force_release_mutex.reason), 'reason');
+    perform lock.check_text(force_release_mutex.reason, 'reason');
     select to_jsonb(mutex) into previous
     from lock.mutex
     where mutex.task_id = force_release_mutex.task_id
@@ -856,7 +856,7 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.create_throttled_resource(text, interval) is
-    'Makes a throttled resource (resource_id: 1 to 1024 bytes; throttle_interval: over 0, up to 1000 years) that can be locked at once and returns true. When it exists, returns false, and it has the new interval, which counts from the last grant. '
+    'Makes a throttled resource (resource_id: 1 to 1024 bytes; throttle_interval: over 0, up to 100 years) that can be locked at once and returns true. When it exists, returns false, and it has the new interval, which counts from the last grant. '
     'A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists with this interval. Waits for a transaction that is making, changing or locking it. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped.';
 
@@ -908,7 +908,7 @@ declare
 begin
     perform lock.check_primary();
     perform lock.check_id(force_release_throttled_resource.resource_id, 'resource_id');
-    perform lock.check_id(trim(force_release_throttled_resource.reason), 'reason');
+    perform lock.check_text(force_release_throttled_resource.reason, 'reason');
     -- One that is free is not even locked.
     perform
     from lock.throttled_resource
@@ -969,13 +969,12 @@ begin
         or octet_length(lock_throttled_resource.resource_id) not between 1 and 1024
         or lock_throttled_resource.details is null
         or octet_length(lock_throttled_resource.details) > 1024
-        or trim(lock_throttled_resource.details) = ''
+        or ltrim(lock_throttled_resource.details, E' \t\n\v\f\r') = ''
         or pg_is_in_recovery()
     then
         perform lock.check_primary();
         perform lock.check_id(lock_throttled_resource.resource_id, 'resource_id');
-        perform lock.check_id(lock_throttled_resource.details, 'details');
-        perform lock.check_id(trim(lock_throttled_resource.details), 'details');
+        perform lock.check_text(lock_throttled_resource.details, 'details');
     end if;
     update lock.throttled_resource
     set
@@ -1160,7 +1159,7 @@ $$;
 
 comment on function lock.acquire_time_slot(text, interval, timestamptz) is
     'Acquires the slot of time that holds at (default: now by the database''s clock) and returns true when it is newer than every slot granted before to this task_id (1 to 1024 bytes; made when it is new), else false: the first write wins. '
-    'Slots are resolution long (over 0, up to 1000 years, no months; a day is 24 hours) and aligned to the epoch, start included and end not. Another resolution than before is fine. '
+    'Slots are resolution long (over 0, up to 100 years, no months; a day is 24 hours) and aligned to the epoch, start included and end not. Another resolution than before is fine. '
     'Exactly one of any number of concurrent callers gets true. The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired a slot and not ended, the call waits for that end. '
     'Errors: 22004, 22023 bad arguments, 22008 at the ends of time, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
     'After the Redis timeout lock (zadd gt ch with the score floor(ts / timeout)).';
@@ -1213,7 +1212,7 @@ declare
     previous  jsonb;
 begin
     perform lock.check_id(force_release_time_slot.task_id, 'task_id');
-    perform lock.check_id(trim(force_release_time_slot.reason), 'reason');
+    perform lock.check_text(force_release_time_slot.reason, 'reason');
     select to_jsonb(time_slot) into previous
     from lock.time_slot
     where time_slot.task_id = force_release_time_slot.task_id
@@ -1385,7 +1384,7 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.create_timeout(text, interval) is
-    'Makes a timeout (task_id: 1 to 1024 bytes; timeout: over 0, up to 1000 years) that can be acquired at once and returns true. When it exists, returns false, and it has the new interval, which counts from the last grant. '
+    'Makes a timeout (task_id: 1 to 1024 bytes; timeout: over 0, up to 100 years) that can be acquired at once and returns true. When it exists, returns false, and it has the new interval, which counts from the last grant. '
     'A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists with this interval. Waits for a transaction that is making, changing or acquiring it. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped.';
 
@@ -1437,7 +1436,7 @@ declare
 begin
     perform lock.check_primary();
     perform lock.check_id(force_release_timeout.task_id, 'task_id');
-    perform lock.check_id(trim(force_release_timeout.reason), 'reason');
+    perform lock.check_text(force_release_timeout.reason, 'reason');
     -- One that is free is not even locked.
     perform
     from lock.timeout

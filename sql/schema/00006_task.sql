@@ -194,7 +194,7 @@ begin
             update lock.task
             set attempt = task.attempt + 1,
                 retries_left = task.retries_left - 1,
-                deadline = began + task.timeout,
+                deadline = (lock.utc(began) + task.timeout) at time zone interval '0',
                 owner = capture.owner,
                 changed_at = began
             from unnest(chosen) as held(id)
@@ -232,7 +232,7 @@ begin
                 set status = 'in_progress',
                     attempt = task.attempt + 1,
                     retries_left = task.retries_left - 1,
-                    deadline = began + task.timeout,
+                    deadline = (lock.utc(began) + task.timeout) at time zone interval '0',
                     owner = capture.owner,
                     changed_at = began
                 from unnest(chosen) as held(id)
@@ -285,7 +285,11 @@ as $$
 declare
     bad  text;
 begin
-    if check_ids.ids is null or array_position(check_ids.ids, null) is not null then
+    if array_ndims(check_ids.ids) > 1 then
+        raise exception 'ids must have one dimension, not %', array_ndims(check_ids.ids)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
+    elsif check_ids.ids is null or array_position(check_ids.ids, null) is not null then
         raise exception 'ids and their elements must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass an array of texts of 1 to 1024 bytes.';
@@ -556,7 +560,7 @@ begin
       and task.status = 'in_progress'
     for no key update;
     update lock.task
-    set deadline = clock_timestamp() + extend_task.timeout
+    set deadline = (lock.utc(clock_timestamp()) + extend_task.timeout) at time zone interval '0'
     where task.queue_id = extend_task.queue_id
       and task.id = extend_task.id
       and task.attempt = extend_task.attempt
@@ -651,14 +655,14 @@ begin
         soonest := least(soonest, due);
     end loop;
     if soonest is not null then
-        return next soonest - clock_timestamp();
+        return next least(soonest - clock_timestamp(), interval '36525 days');
     end if;
 end;
 $$;
 -- +goose StatementEnd
 
 comment on function lock.next_task_in(text, text[]) is
-    'After how long the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
+    'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
     'still open holds one that is due; no row: there is none. For a worker that found nothing and wants to know how long to sleep. '
     'Never waits. Errors: 22004 null, 22023 bad names.';
 
@@ -824,7 +828,7 @@ begin
     end if;
     update lock.task
     set status = set_status.status,
-        available_at = clock_timestamp() + set_status.delay,
+        available_at = (lock.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
         deadline = null,
         changed_at = clock_timestamp()
     where task.queue_id = set_status.queue_id
@@ -948,7 +952,7 @@ begin
 
     update lock.task
     set status = result.status::lock.task_status,
-        available_at = clock_timestamp() + coalesce(result.delay, '0'),
+        available_at = (lock.utc(clock_timestamp()) + coalesce(result.delay, '0')) at time zone interval '0',
         deadline = null,
         changed_at = clock_timestamp()
     from (

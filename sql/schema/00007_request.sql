@@ -182,6 +182,9 @@ set timezone = 'UTC'
 set intervalstyle = 'postgres'
 set bytea_output = 'hex'
 set extra_float_digits = 1
+set datestyle = 'ISO'
+set lc_monetary = 'C'
+set quote_all_identifiers = off
 as $$
 declare
     old_row     constant jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
@@ -244,6 +247,9 @@ set timezone = 'UTC'
 set intervalstyle = 'postgres'
 set bytea_output = 'hex'
 set extra_float_digits = 1
+set datestyle = 'ISO'
+set lc_monetary = 'C'
+set quote_all_identifiers = off
 set enable_nestloop = off
 set enable_mergejoin = off
 set jit = off
@@ -608,6 +614,13 @@ revoke all on function lock.add_request() from public;
 --
 -- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
 --
+-- Heads and the create may be committed until the very snapshot that the updates are taken on. A head that is not locked is
+-- left, because others may count on it and only its lock would tell, and so is all that comes behind it; and before a create
+-- nothing is taken. The next capture has them.
+--
+-- An entity that was passed over stays locked until the transaction ends, since there is no other way to look at it: when it was free
+-- but for a moment, the others find it that much later. This takes a head that is committed late, with a lower number than others.
+--
 -- What was put back makes the whole entity wait: its heads say until when, and a head that came later does not overrule them.
 --
 -- Without statistics the planner takes the backlog for two rows, and would gladly read and sort them: hence index scans only.
@@ -715,7 +728,7 @@ begin
         end if;
 
         -- The unique index has one create an entity; without settled_at in the condition no other index will do.
-        select request.request_id, request.settled_at is null as outstanding
+        select request.request_id, request.settled_at is null and (not request.head or request.request_id = any (locked)) as outstanding
         into created
         from lock.request
         where request.queue_id = capture_request.queue_id
@@ -740,6 +753,25 @@ begin
                   and request.entity_id = entity
                   and request.settled_at is null
                   and request.request_type = 'update'
+                  and request.request_id < coalesce(
+                    (
+                        select min(late.request_id)
+                        from lock.request as late
+                        where late.queue_id = capture_request.queue_id
+                          and late.entity_id = entity
+                          and late.head >= true
+                          and late.settled_at is null
+                          and late.request_id <> all (locked)
+                    ),
+                    9223372036854775807
+                  )
+                  and (
+                    select late.settled_at is null
+                    from lock.request as late
+                    where late.queue_id = capture_request.queue_id
+                      and late.entity_id = entity
+                      and late.request_type = 'create'
+                  ) is not true
                 returning request.request_id
             )
             select array_agg(moved.request_id order by moved.request_id)
@@ -1038,7 +1070,8 @@ revoke all on function lock.retire_heads(text, text, bigint[]) from public;
 -- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
 --
 -- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
--- free are heads no more; the others stay, settled as they are. A delay is for the whole entity, so all its heads get it.
+-- free are heads no more; the others stay, settled as they are. After a create they are written once, unchanged, so that who takes
+-- the updates on a snapshot from before it meets a change and gets 40001. A delay is for the whole entity, so all its heads get it.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -1089,7 +1122,7 @@ begin
         end if;
         if settle_request.status = 'new' then
             if settle_request.delay > interval '0' then
-                until := clock_timestamp() + settle_request.delay;
+                until := (lock.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
                 update lock.request
                 set available_at = until
                 where request.request_id = any (batch.heads)
@@ -1115,6 +1148,16 @@ begin
                 head = kept and request.request_id in (select unnest(batch.heads) except select unnest(batch.free))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
+            if cardinality(batch.request_ids) = 1 and batch.heads <> batch.request_ids then
+                update lock.request
+                set head = request.head
+                where request.request_id = any (batch.heads)
+                  and request.request_id <> all (batch.request_ids)
+                  and 'create' = (select created.request_type from lock.request as created where created.request_id = batch.request_ids[1]);
+                if found then
+                    perform set_config('lock.heads_kept', 'true', true);
+                end if;
+            end if;
             perform lock.retire_heads(batch.queue_id, batch.entity_id, batch.free);
         end if;
         settled := settled + moved;

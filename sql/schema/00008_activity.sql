@@ -85,8 +85,9 @@ $$;
 -- +goose StatementEnd
 
 comment on view lock.activity is
-    'Everything that is held or waited for now, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until '
-    'released), details. A key that was new to its holder''s transaction shows by its number until that ends. Keys on the advisory engine only: the row engine''s locks are rows, and PostgreSQL lists who waits for rows in '
+    'What is held now, and who waits for a key, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until '
+    'released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key that was new to its holder''s '
+    'transaction shows by its number until that ends. Keys on the advisory engine only: the row engine''s locks are rows, and PostgreSQL lists who waits for rows in '
     'pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.';
 
 create or replace view lock.queue_depth as
@@ -97,6 +98,7 @@ select
     count(*) as count,
     min(task.available_at)::timestamptz as oldest
 from lock.task
+where task.status <> 'done'
 group by task.queue_id, task.status
 union all
 select
@@ -106,7 +108,7 @@ where request.settled_at is null
 group by request.queue_id, request.request_status;
 
 comment on view lock.queue_depth is
-    'What is waiting to be done: tasks by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that '
+    'What is waiting to be done: tasks that are not done, by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that '
     'ask once a minute, not for workers.';
 
 -- functions: written by make migration, not by hand

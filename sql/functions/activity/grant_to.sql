@@ -15,6 +15,14 @@ begin
         raise exception 'role must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the name of a role.';
+    elsif not exists (
+        select
+        from pg_roles
+        where pg_roles.rolname = grant_to.role
+    ) then
+        raise exception 'role "%" does not exist', grant_to.role
+            using errcode = 'undefined_object',
+                  hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
     end if;
     execute format('grant usage on schema lock to %I', grant_to.role);
     for granted_function in

@@ -14,6 +14,9 @@ set timezone = 'UTC'
 set intervalstyle = 'postgres'
 set bytea_output = 'hex'
 set extra_float_digits = 1
+set datestyle = 'ISO'
+set lc_monetary = 'C'
+set quote_all_identifiers = off
 as $$
 declare
     old_row     constant jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;

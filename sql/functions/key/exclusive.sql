@@ -26,7 +26,7 @@ $$;
 
 comment on function lock.exclusive(bigint) is
     'Takes an exclusive lock on a key until the transaction ends or rolls back to an earlier savepoint. Waits for every other holder, shared or exclusive. '
-    'Re-entrant. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
+    'Re-entrant. See what holders before did with a statement that follows, under READ COMMITTED: this one''s snapshot is from before the wait. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
     'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
 
 revoke all on function lock.exclusive(bigint) from public;

@@ -13,7 +13,7 @@ as $$
 begin
     perform lock.check_id(check_lease.name, 'name');
     perform lock.check_id(check_lease.owner, 'owner');
-    perform lock.check_ttl(check_lease.ttl);
+    perform lock.check_interval(check_lease.ttl, 'ttl', true);
     if check_lease.permits is null then
         raise exception 'permits must not be null'
             using errcode = 'null_value_not_allowed',

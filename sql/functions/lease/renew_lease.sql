@@ -18,7 +18,7 @@ declare
     expires_at  timestamptz;
 begin
     perform lock.check_token(renew_lease.name, renew_lease.token);
-    perform lock.check_ttl(renew_lease.ttl);
+    perform lock.check_interval(renew_lease.ttl, 'ttl', true);
     select lease.expires_at into expires_at
     from lock.lease
     where lease.name = renew_lease.name

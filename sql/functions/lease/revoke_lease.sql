@@ -15,7 +15,7 @@ declare
     gone  lock.lease;
 begin
     perform lock.check_token(revoke_lease.name, revoke_lease.token);
-    perform lock.check_id(revoke_lease.reason, 'reason');
+    perform lock.check_text(revoke_lease.reason, 'reason');
     delete from lock.lease
     where lease.name = revoke_lease.name
       and lease.token = revoke_lease.token

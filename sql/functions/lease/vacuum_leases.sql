@@ -18,7 +18,7 @@ declare
     highest     bigint;
     forgotten   bigint;
 begin
-    perform lock.check_ttl(vacuum_leases.older_than);
+    perform lock.check_interval(vacuum_leases.older_than, 'older_than', false);
     perform lock.check_max(vacuum_leases.max);
     before := clock_timestamp() - vacuum_leases.older_than;
 

@@ -13,7 +13,7 @@ declare
     previous  jsonb;
 begin
     perform lock.check_id(force_release_mutex.task_id, 'task_id');
-    perform lock.check_id(trim(force_release_mutex.reason), 'reason');
+    perform lock.check_text(force_release_mutex.reason, 'reason');
     select to_jsonb(mutex) into previous
     from lock.mutex
     where mutex.task_id = force_release_mutex.task_id

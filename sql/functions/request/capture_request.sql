@@ -19,6 +19,13 @@
 --
 -- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
 --
+-- Heads and the create may be committed until the very snapshot that the updates are taken on. A head that is not locked is
+-- left, because others may count on it and only its lock would tell, and so is all that comes behind it; and before a create
+-- nothing is taken. The next capture has them.
+--
+-- An entity that was passed over stays locked until the transaction ends, since there is no other way to look at it: when it was free
+-- but for a moment, the others find it that much later. This takes a head that is committed late, with a lower number than others.
+--
 -- What was put back makes the whole entity wait: its heads say until when, and a head that came later does not overrule them.
 --
 -- Without statistics the planner takes the backlog for two rows, and would gladly read and sort them: hence index scans only.
@@ -126,7 +133,7 @@ begin
         end if;
 
         -- The unique index has one create an entity; without settled_at in the condition no other index will do.
-        select request.request_id, request.settled_at is null as outstanding
+        select request.request_id, request.settled_at is null and (not request.head or request.request_id = any (locked)) as outstanding
         into created
         from lock.request
         where request.queue_id = capture_request.queue_id
@@ -151,6 +158,25 @@ begin
                   and request.entity_id = entity
                   and request.settled_at is null
                   and request.request_type = 'update'
+                  and request.request_id < coalesce(
+                    (
+                        select min(late.request_id)
+                        from lock.request as late
+                        where late.queue_id = capture_request.queue_id
+                          and late.entity_id = entity
+                          and late.head >= true
+                          and late.settled_at is null
+                          and late.request_id <> all (locked)
+                    ),
+                    9223372036854775807
+                  )
+                  and (
+                    select late.settled_at is null
+                    from lock.request as late
+                    where late.queue_id = capture_request.queue_id
+                      and late.entity_id = entity
+                      and late.request_type = 'create'
+                  ) is not true
                 returning request.request_id
             )
             select array_agg(moved.request_id order by moved.request_id)

@@ -1,4 +1,4 @@
--- check_interval refuses an interval that is null, infinite, zero, negative or too long for dates, and, where a fixed length is needed, months.
+-- check_interval refuses an interval that is null, infinite, zero, negative or over 100 years, and, where a fixed length is needed, months.
 create or replace function lock.check_interval(
     value  interval,
     what   text,
@@ -22,8 +22,8 @@ begin
         raise exception '% must have a fixed length, and % contains months', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Months and years differ in length: use days, hours or seconds.';
-    elsif value > interval '1000 years' then
-        raise exception '% must be at most 1000 years, not %', what, value
+    elsif value > interval '36525 days' or timestamp '2000-01-01' + value > timestamp '2100-01-01' then
+        raise exception '% must be at most 36525 days (100 years), not %', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass a shorter interval.';
     elsif value <= interval '0' then
@@ -35,6 +35,6 @@ end;
 $$;
 
 comment on function lock.check_interval(interval, text, boolean) is
-    'Internal: refuses an interval that is null (22004), infinite, zero, negative, over 1000 years, or, when fixed, has months (22023).';
+    'Internal: refuses an interval that is null (22004), infinite, zero, negative, over 36525 days (100 years), or, when fixed, has months (22023).';
 
 revoke all on function lock.check_interval(interval, text, boolean) from public;

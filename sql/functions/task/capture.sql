@@ -97,7 +97,7 @@ begin
             update lock.task
             set attempt = task.attempt + 1,
                 retries_left = task.retries_left - 1,
-                deadline = began + task.timeout,
+                deadline = (lock.utc(began) + task.timeout) at time zone interval '0',
                 owner = capture.owner,
                 changed_at = began
             from unnest(chosen) as held(id)
@@ -135,7 +135,7 @@ begin
                 set status = 'in_progress',
                     attempt = task.attempt + 1,
                     retries_left = task.retries_left - 1,
-                    deadline = began + task.timeout,
+                    deadline = (lock.utc(began) + task.timeout) at time zone interval '0',
                     owner = capture.owner,
                     changed_at = began
                 from unnest(chosen) as held(id)

@@ -10,7 +10,11 @@ as $$
 declare
     bad  text;
 begin
-    if check_ids.ids is null or array_position(check_ids.ids, null) is not null then
+    if array_ndims(check_ids.ids) > 1 then
+        raise exception 'ids must have one dimension, not %', array_ndims(check_ids.ids)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
+    elsif check_ids.ids is null or array_position(check_ids.ids, null) is not null then
         raise exception 'ids and their elements must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass an array of texts of 1 to 1024 bytes.';

@@ -29,7 +29,7 @@ begin
       and task.status = 'in_progress'
     for no key update;
     update lock.task
-    set deadline = clock_timestamp() + extend_task.timeout
+    set deadline = (lock.utc(clock_timestamp()) + extend_task.timeout) at time zone interval '0'
     where task.queue_id = extend_task.queue_id
       and task.id = extend_task.id
       and task.attempt = extend_task.attempt

@@ -40,13 +40,13 @@ begin
         soonest := least(soonest, due);
     end loop;
     if soonest is not null then
-        return next soonest - clock_timestamp();
+        return next least(soonest - clock_timestamp(), interval '36525 days');
     end if;
 end;
 $$;
 
 comment on function lock.next_task_in(text, text[]) is
-    'After how long the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
+    'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
     'still open holds one that is due; no row: there is none. For a worker that found nothing and wants to know how long to sleep. '
     'Never waits. Errors: 22004 null, 22023 bad names.';
 

@@ -26,7 +26,7 @@ begin
     end if;
     update lock.task
     set status = set_status.status,
-        available_at = clock_timestamp() + set_status.delay,
+        available_at = (lock.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
         deadline = null,
         changed_at = clock_timestamp()
     where task.queue_id = set_status.queue_id

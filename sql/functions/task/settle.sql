@@ -51,7 +51,7 @@ begin
 
     update lock.task
     set status = result.status::lock.task_status,
-        available_at = clock_timestamp() + coalesce(result.delay, '0'),
+        available_at = (lock.utc(clock_timestamp()) + coalesce(result.delay, '0')) at time zone interval '0',
         deadline = null,
         changed_at = clock_timestamp()
     from (

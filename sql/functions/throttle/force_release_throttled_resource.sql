@@ -14,7 +14,7 @@ declare
 begin
     perform lock.check_primary();
     perform lock.check_id(force_release_throttled_resource.resource_id, 'resource_id');
-    perform lock.check_id(trim(force_release_throttled_resource.reason), 'reason');
+    perform lock.check_text(force_release_throttled_resource.reason, 'reason');
     -- One that is free is not even locked.
     perform
     from lock.throttled_resource

@@ -22,13 +22,12 @@ begin
         or octet_length(lock_throttled_resource.resource_id) not between 1 and 1024
         or lock_throttled_resource.details is null
         or octet_length(lock_throttled_resource.details) > 1024
-        or trim(lock_throttled_resource.details) = ''
+        or ltrim(lock_throttled_resource.details, E' \t\n\v\f\r') = ''
         or pg_is_in_recovery()
     then
         perform lock.check_primary();
         perform lock.check_id(lock_throttled_resource.resource_id, 'resource_id');
-        perform lock.check_id(lock_throttled_resource.details, 'details');
-        perform lock.check_id(trim(lock_throttled_resource.details), 'details');
+        perform lock.check_text(lock_throttled_resource.details, 'details');
     end if;
     update lock.throttled_resource
     set

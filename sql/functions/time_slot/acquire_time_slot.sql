@@ -97,7 +97,7 @@ $$;
 
 comment on function lock.acquire_time_slot(text, interval, timestamptz) is
     'Acquires the slot of time that holds at (default: now by the database''s clock) and returns true when it is newer than every slot granted before to this task_id (1 to 1024 bytes; made when it is new), else false: the first write wins. '
-    'Slots are resolution long (over 0, up to 1000 years, no months; a day is 24 hours) and aligned to the epoch, start included and end not. Another resolution than before is fine. '
+    'Slots are resolution long (over 0, up to 100 years, no months; a day is 24 hours) and aligned to the epoch, start included and end not. Another resolution than before is fine. '
     'Exactly one of any number of concurrent callers gets true. The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired a slot and not ended, the call waits for that end. '
     'Errors: 22004, 22023 bad arguments, 22008 at the ends of time, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
     'After the Redis timeout lock (zadd gt ch with the score floor(ts / timeout)).';

@@ -13,7 +13,7 @@ declare
     previous  jsonb;
 begin
     perform lock.check_id(force_release_time_slot.task_id, 'task_id');
-    perform lock.check_id(trim(force_release_time_slot.reason), 'reason');
+    perform lock.check_text(force_release_time_slot.reason, 'reason');
     select to_jsonb(time_slot) into previous
     from lock.time_slot
     where time_slot.task_id = force_release_time_slot.task_id

@@ -14,7 +14,7 @@ declare
 begin
     perform lock.check_primary();
     perform lock.check_id(force_release_timeout.task_id, 'task_id');
-    perform lock.check_id(trim(force_release_timeout.reason), 'reason');
+    perform lock.check_text(force_release_timeout.reason, 'reason');
     -- One that is free is not even locked.
     perform
     from lock.timeout

@@ -1,7 +1,7 @@
 -- start_idling lists a worker that listens and has nothing to do, so that producers notify it; it must be committed at once.
 --
--- Producers hold no lock on a line of the list, and workers touch only their own and, skipping what is locked, those that
--- died an hour ago. A line keeps its place in the table when it changes (no index has until), so coming and going leaves
+-- Producers hold no lock on a line of the list, and workers touch only their own and, once when they are new and skipping
+-- what is locked, those of any queue that died an hour ago. A line keeps its place in the table when it changes (no index has until), so coming and going leaves
 -- no dead index entries behind.
 create or replace function lock.start_idling(
     channel   text,
@@ -20,19 +20,23 @@ begin
     perform lock.check_id(start_idling.queue_id, 'queue_id');
     perform lock.check_id(start_idling.worker, 'worker');
     perform lock.check_interval(start_idling.lasting, 'lasting', false);
+    update lock.idle_worker
+    set until = clock_timestamp() + start_idling.lasting
+    where idle_worker.channel = start_idling.channel
+      and idle_worker.queue_id = start_idling.queue_id
+      and idle_worker.worker = start_idling.worker;
+    if found then
+        return;
+    end if;
     insert into lock.idle_worker (channel, queue_id, worker, until)
     values (start_idling.channel, start_idling.queue_id, start_idling.worker, clock_timestamp() + start_idling.lasting)
     on conflict on constraint idle_worker_pkey do update
     set until = excluded.until;
     delete from lock.idle_worker
-    where idle_worker.channel = start_idling.channel
-      and idle_worker.queue_id = start_idling.queue_id
-      and idle_worker.worker in (
-        select gone.worker
+    where (idle_worker.channel, idle_worker.queue_id, idle_worker.worker) in (
+        select gone.channel, gone.queue_id, gone.worker
         from lock.idle_worker as gone
-        where gone.channel = start_idling.channel
-          and gone.queue_id = start_idling.queue_id
-          and gone.until < clock_timestamp() - interval '1 hour'
+        where gone.until < clock_timestamp() - interval '1 hour'
         for update skip locked
     );
 end;

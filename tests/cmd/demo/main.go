@@ -168,7 +168,7 @@ func farewell(ctx context.Context, t *target, installed bool) error {
 	default:
 		fmt.Printf("The server, %s, is stopped now. make demo KEEP=1 leaves one up, to go on playing with lines such as:\n", t.url)
 	}
-	fmt.Printf("  psql %s -c \"select lock.exclusive('customer:42')\"\n", t.shell)
+	fmt.Printf("  psql %s -c 'begin' -c \"select lock.exclusive('customer:42')\" -c 'select * from lock.activity' -c 'commit'\n", t.shell)
 	return nil
 }
 
