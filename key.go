@@ -28,8 +28,8 @@ type Key interface {
 // NUL or bytes that are no text in the connection's client_encoding, 25006 a standby, 55P03 lock_timeout, 57014 statement_timeout). When the connection is lost during the commit, nobody can know whether the
 // commit happened; that error is returned and never retried.
 //
-// tx is not fn's to end: its Commit and Rollback return an error and do nothing, and a commit or rollback in SQL, which gives
-// the lock up, is an error in the end. Nor can fn lock the same key by another call of Exclusive or Shared: that is
+// tx is not fn's to end: its Commit and Rollback return an error and do nothing. A commit or rollback in SQL gives the lock up,
+// which is an error in the end, unless another transaction was begun, which nobody notices. Nor can fn lock the same key by another call of Exclusive or Shared: that is
 // another connection, which waits for this one, and the database does not see that as a deadlock. To lock more, use package db on tx.
 //
 // The transaction is READ COMMITTED, so that what fn reads is not older than the lock. A connection on which the lock itself

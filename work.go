@@ -50,7 +50,7 @@ func WorkOnError(tell func(error)) WorkOption {
 //   - nil: complete, committed together with what handle did in tx.
 //   - an error: what handle did in tx is undone, and the batch, all of it, is settled as error with the error's text as its message. So it
 //     is when handle leaves tx in a state that cannot be settled or committed: a deferred constraint, a role without rights, rows
-//     left open, a commit or rollback in SQL. tx's own Commit and Rollback return an error and do nothing.
+//     left open, a commit or rollback in SQL, a batch that is settled already. tx's own Commit and Rollback return an error and do nothing.
 //   - Retry(err, delay), delay being at least a millisecond: undone, and put back for any worker, unless one of the batch has
 //     been tried as often as WorkAttempts allows: then it is an error. The requests' Attempts say how often they were tried before.
 //   - a panic: as an error; the one that WorkOnError gets ends with the stack.
@@ -84,8 +84,13 @@ type requestWorker struct {
 	due    []time.Time // when batches come up again that were put back here
 	lost   []time.Time // when to look for what a failed transaction left
 
-	refused     error // why the last transaction of a batch could not be committed
-	refusedLast int64 // the last request of that batch; 0: there is none
+	refused map[try]error // why the transaction of a batch could not be committed, by its last request
+}
+
+// A try of a request is over when it is settled or put back.
+type try struct {
+	request  int64
+	attempts int32
 }
 
 // look takes one batch. When there is none after the line, it starts again from the beginning, unless this turn settled nothing.
@@ -93,13 +98,9 @@ func (w *requestWorker) look(ctx context.Context) (found bool, due time.Duration
 	for {
 		found, err = w.step(ctx)
 		if err != nil {
-			// What failed is new again: go on behind it, and come back. The server may notice a lost connection late, and nobody tells
-			// when it lets go of the batch.
+			// What failed is new again: go on behind it, and come back.
 			w.worked = true
-			w.lost = w.lost[:0]
-			for pause := 100 * time.Millisecond; pause <= time.Minute; pause *= 2 {
-				w.lost = append(w.lost, time.Now().Add(pause))
-			}
+			w.comeBack()
 			return false, 0, err
 		}
 		if found {
@@ -110,6 +111,15 @@ func (w *requestWorker) look(ctx context.Context) (found bool, due time.Duration
 		if !again {
 			return false, w.next(), nil
 		}
+	}
+}
+
+// comeBack makes the worker look again, and again: the server may notice a lost connection late, and nobody tells when it
+// lets go of the batch.
+func (w *requestWorker) comeBack() {
+	w.lost = w.lost[:0]
+	for pause := 100 * time.Millisecond; pause <= time.Minute; pause *= 2 {
+		w.lost = append(w.lost, time.Now().Add(pause))
 	}
 }
 
@@ -147,12 +157,11 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	}
 	w.line = batch[0].RequestID
 
-	last := batch[len(batch)-1].RequestID
-	outcome, handled := w.refused, w.refusedLast != last
-	if handled {
+	last := try{batch[len(batch)-1].RequestID, batch[len(batch)-1].Attempts}
+	outcome, refused := w.refused[last]
+	if !refused {
 		outcome, err = w.run(finish, tx, batch)
 	}
-	w.refused, w.refusedLast = nil, 0
 	settle := db.SettleRequestParams{ProcessID: process, Status: "complete"}
 	if outcome != nil {
 		settle.Status = "error"
@@ -166,7 +175,7 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	if err == nil {
 		var settled int64
 		if settled, err = q.SettleRequest(finish, settle); err == nil && int(settled) != len(batch) {
-			err = errEnded // and began another one
+			err = errUnsettled
 		}
 	}
 	if err == nil {
@@ -174,13 +183,20 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	}
 	if err != nil {
 		// The handler's doing, such as a deferred constraint of its tables: the same batch is settled as error in the next transaction.
-		if handled && (errors.Is(err, errEnded) || !wake.Transient(err)) {
-			w.refused, w.refusedLast = cmp.Or(outcome, err), last
+		if !refused && (errors.Is(err, errEnded) || errors.Is(err, errUnsettled) || !wake.Transient(err)) {
+			if w.refused == nil || len(w.refused) >= 1000 { // Others settle some of them.
+				w.refused = map[try]error{}
+			}
+			w.refused[last] = cmp.Or(outcome, err)
 			w.line = batch[0].RequestID - 1
+			if errors.Is(err, errCut) {
+				w.comeBack()
+			}
 			return true, nil
 		}
 		return false, err
 	}
+	delete(w.refused, last)
 	if settle.Status == "new" {
 		w.due = append(w.due, time.Now().Add(settle.Delay))
 	} else {
@@ -197,6 +213,12 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	return true, nil
 }
 
+// errUnsettled is for a handler that settles or deletes requests of its batch, or begins another transaction.
+var errUnsettled = errors.New("the handler took the batch away from its transaction")
+
+// errCut is for a handler whose connection cannot be used any more.
+var errCut = fmt.Errorf("%w with its connection", errEnded)
+
 // run calls the handler in a savepoint. Its outcome is what to settle; err means that nothing can be settled in tx.
 func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) (outcome, err error) {
 	inner, err := tx.Begin(ctx)
@@ -206,11 +228,11 @@ func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) 
 	outcome = w.call(ctx, givenTx{inner}, batch)
 	switch {
 	case tx.Conn().IsClosed() && (errors.Is(outcome, context.DeadlineExceeded) || errors.Is(outcome, context.Canceled)):
-		return outcome, errEnded // by a limit of the handler's own, and it would be so again
+		return outcome, errCut // by a limit of the handler's own, and it would be so again
 	case tx.Conn().IsClosed():
 		return nil, fmt.Errorf("connection lost while handling request %d: %v", batch[0].RequestID, outcome)
 	case tx.Conn().PgConn().IsBusy(): // Only closing the connection ends a query whose rows nobody has.
-		return cmp.Or(outcome, errors.New("the handler left a query open: it must close its rows")), errEnded
+		return cmp.Or(outcome, errors.New("the handler left a query open: it must close its rows")), errCut
 	case outcome != nil && Retryable(outcome):
 		return nil, outcome
 	}

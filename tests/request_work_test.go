@@ -625,39 +625,58 @@ func TestRequestWorkLife(t *testing.T) {
 			eventually(t, "it is settled", func() bool { return get[int64](s, "select count(*) from worked") == int64(n+1) })
 		}
 	})
-	t.Run("comes back for what a lost connection held, however late the server notices", func(t *testing.T) {
-		t.Parallel()
-		onlyPostgreSQL(t, "its waits cannot be seen at once")
-		e := open(t, advisory)
-		s := e.session(t)
-		s.exec("select pg_advisory_lock(9, 9)")
-		s.exec("select lock.enqueue('update', 'e')")
-		super := e.sessionAs(t, e.super)
-		var calls atomic.Int32
-		startRequestHandlers(t, e.pool, 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
-			if calls.Add(1) > 1 {
-				return nil
-			}
-			// The server is busy, and does not see that nobody wants the answer any more. pgx asks it to cancel that.
-			query, err := (&pgproto3.Query{String: "do $$ begin loop begin perform pg_advisory_lock(9, 9); exit; exception when query_canceled then null; end; end loop; end $$"}).Encode(nil)
+	// A connection ends while the server is busy for it, and does not see that nobody wants the answer any more. pgx asks it to cancel that.
+	const busy = "do $$ begin loop begin perform pg_advisory_lock(9, 9); exit; exception when query_canceled then null; end; end loop; end $$"
+	for _, cut := range []struct {
+		name, settled string
+		handle        func(ctx context.Context, tx pgx.Tx) error
+	}{
+		{"a lost connection", "complete 2", func(_ context.Context, tx pgx.Tx) error {
+			query, err := (&pgproto3.Query{String: busy}).Encode(nil)
 			if err != nil {
 				return err
 			}
 			connection := tx.Conn().PgConn().Conn()
-			if _, err := connection.Write(query); err != nil {
-				return err
+			_, err = connection.Write(query)
+			return errors.Join(err, connection.Close())
+		}},
+		{"a handler's deadline", "error 1", func(ctx context.Context, tx pgx.Tx) error {
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			_, err := tx.Exec(short, busy)
+			return err
+		}},
+	} {
+		t.Run("comes back for what "+cut.name+" held, however late the server notices", func(t *testing.T) {
+			t.Parallel()
+			onlyPostgreSQL(t, "its waits cannot be seen at once")
+			e := open(t, advisory)
+			s := e.session(t)
+			s.exec("select pg_advisory_lock(9, 9)")
+			s.exec("select lock.enqueue('update', 'e')")
+			super := e.sessionAs(t, e.super)
+			var calls atomic.Int32
+			startRequestHandlers(t, e.pool, 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+				if calls.Add(1) > 1 {
+					return nil
+				}
+				return cut.handle(ctx, tx)
+			}, locks.WorkPoll(time.Hour))
+			eventually(t, "the server is busy with what was lost", func() bool {
+				return get[bool](super, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')")
+			})
+			idle(t, e, 1)
+			s.exec("select pg_advisory_unlock(9, 9)")
+			var status string
+			eventually(t, "it is settled", func() bool {
+				status = get[string](super, "select request_status::text from lock.request")
+				return status != "new"
+			})
+			if got := fmt.Sprint(status, " ", calls.Load()); got != cut.settled {
+				t.Errorf("settled as %s, want %s", got, cut.settled)
 			}
-			return connection.Close()
-		}, locks.WorkPoll(time.Hour))
-		eventually(t, "the server is busy with what was lost", func() bool {
-			return get[bool](super, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')")
 		})
-		idle(t, e, 1)
-		s.exec("select pg_advisory_unlock(9, 9)")
-		eventually(t, "it is settled", func() bool {
-			return get[int64](super, "select count(*) from lock.request where settled_at is not null") == 1
-		})
-	})
+	}
 	t.Run("finishes the batch when its context ends, and starts no other", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)

@@ -164,11 +164,13 @@ func TestThrottleRefuses(t *testing.T) {
 		s.fails("22023", "select lock.create_throttled_resource('b', $1::text::interval)", bad)
 	}
 	s.fails("22004", "select lock.create_throttled_resource('b', null)")
+	s.fails("22023", "select lock.create_throttled_resource('b', '-10000 years')")
+	s.fails("22023", "select lock.create_throttled_resource('b', '10000 years')")
 	s.fails("22023", "select lock.create_throttled_resource('', '1 hour')")
 	s.fails("22004", "select lock.lock_throttled_resource(null, 'why')")
 	s.fails("22023", "select lock.lock_throttled_resource('', 'why')")
 	s.fails("22004", "select lock.lock_throttled_resource('a', null)")
-	for _, details := range []string{"''", "'  '", `E' \t\n'`, "repeat('x', 1025)"} {
+	for _, details := range []string{"''", "'  '", `E' \t\n\x0b'`, "repeat('x', 1025)"} {
 		s.fails("22023", "select lock.lock_throttled_resource('a', "+details+")")
 	}
 	owner.fails("23514", "insert into lock.throttled_resource (resource_id, throttle_interval) values ('b', '0')")

@@ -615,8 +615,8 @@ revoke all on function lock.add_request() from public;
 -- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
 --
 -- Heads and the create may be committed until the very snapshot that the updates are taken on. A head that is not locked is
--- left, because others may count on it and only its lock would tell, and so is all that comes behind it; and before a create
--- nothing is taken. The next capture has them.
+-- left, because others may count on it and only its lock would tell, and so is all behind it that may count on it; and before a
+-- create nothing is taken. The next capture has them.
 --
 -- An entity that was passed over stays locked until the transaction ends, since there is no other way to look at it: when it was free
 -- but for a moment, the others find it that much later. This takes a head that is committed late, with a lower number than others.
@@ -740,8 +740,11 @@ begin
                 process_id = capture_request.process_id,
                 started_at = clock_timestamp(),
                 head = false
-            where request.request_id = created.request_id;
-            taken := array[created.request_id];
+            where request.request_id = created.request_id
+              and request.settled_at is null;
+            if found then
+                taken := array[created.request_id];
+            end if;
         else
             with moved as (
                 update lock.request
@@ -753,7 +756,7 @@ begin
                   and request.entity_id = entity
                   and request.settled_at is null
                   and request.request_type = 'update'
-                  and request.request_id < coalesce(
+                  and (request.request_id = any (locked) or request.request_id < coalesce(
                     (
                         select min(late.request_id)
                         from lock.request as late
@@ -764,7 +767,7 @@ begin
                           and late.request_id <> all (locked)
                     ),
                     9223372036854775807
-                  )
+                  ))
                   and (
                     select late.settled_at is null
                     from lock.request as late
@@ -1070,8 +1073,9 @@ revoke all on function lock.retire_heads(text, text, bigint[]) from public;
 -- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
 --
 -- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
--- free are heads no more; the others stay, settled as they are. After a create they are written once, unchanged, so that who takes
--- the updates on a snapshot from before it meets a change and gets 40001. A delay is for the whole entity, so all its heads get it.
+-- free are heads no more; the others stay, settled as they are. Those that are not in the batch are written unchanged, so that
+-- whoever captures the entity on a snapshot from before meets a change, and gets 40001. A delay is for the whole entity, so
+-- all its heads get it.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -1148,12 +1152,11 @@ begin
                 head = kept and request.request_id in (select unnest(batch.heads) except select unnest(batch.free))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
-            if cardinality(batch.request_ids) = 1 and batch.heads <> batch.request_ids then
+            if batch.heads <> batch.request_ids[1:1] then
                 update lock.request
                 set head = request.head
-                where request.request_id = any (batch.heads)
-                  and request.request_id <> all (batch.request_ids)
-                  and 'create' = (select created.request_type from lock.request as created where created.request_id = batch.request_ids[1]);
+                where request.request_id = any (array(select unnest(batch.heads) except select unnest(batch.request_ids)))
+                  and not (request.settled_at is not null and request.request_id = any (batch.free));
                 if found then
                     perform set_config('lock.heads_kept', 'true', true);
                 end if;

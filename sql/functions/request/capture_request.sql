@@ -20,8 +20,8 @@
 -- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
 --
 -- Heads and the create may be committed until the very snapshot that the updates are taken on. A head that is not locked is
--- left, because others may count on it and only its lock would tell, and so is all that comes behind it; and before a create
--- nothing is taken. The next capture has them.
+-- left, because others may count on it and only its lock would tell, and so is all behind it that may count on it; and before a
+-- create nothing is taken. The next capture has them.
 --
 -- An entity that was passed over stays locked until the transaction ends, since there is no other way to look at it: when it was free
 -- but for a moment, the others find it that much later. This takes a head that is committed late, with a lower number than others.
@@ -145,8 +145,11 @@ begin
                 process_id = capture_request.process_id,
                 started_at = clock_timestamp(),
                 head = false
-            where request.request_id = created.request_id;
-            taken := array[created.request_id];
+            where request.request_id = created.request_id
+              and request.settled_at is null;
+            if found then
+                taken := array[created.request_id];
+            end if;
         else
             with moved as (
                 update lock.request
@@ -158,7 +161,7 @@ begin
                   and request.entity_id = entity
                   and request.settled_at is null
                   and request.request_type = 'update'
-                  and request.request_id < coalesce(
+                  and (request.request_id = any (locked) or request.request_id < coalesce(
                     (
                         select min(late.request_id)
                         from lock.request as late
@@ -169,7 +172,7 @@ begin
                           and late.request_id <> all (locked)
                     ),
                     9223372036854775807
-                  )
+                  ))
                   and (
                     select late.settled_at is null
                     from lock.request as late

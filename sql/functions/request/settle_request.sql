@@ -1,8 +1,9 @@
 -- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
 --
 -- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
--- free are heads no more; the others stay, settled as they are. After a create they are written once, unchanged, so that who takes
--- the updates on a snapshot from before it meets a change and gets 40001. A delay is for the whole entity, so all its heads get it.
+-- free are heads no more; the others stay, settled as they are. Those that are not in the batch are written unchanged, so that
+-- whoever captures the entity on a snapshot from before meets a change, and gets 40001. A delay is for the whole entity, so
+-- all its heads get it.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -79,12 +80,11 @@ begin
                 head = kept and request.request_id in (select unnest(batch.heads) except select unnest(batch.free))
             where request.request_id = any (batch.request_ids);
             get diagnostics moved = row_count;
-            if cardinality(batch.request_ids) = 1 and batch.heads <> batch.request_ids then
+            if batch.heads <> batch.request_ids[1:1] then
                 update lock.request
                 set head = request.head
-                where request.request_id = any (batch.heads)
-                  and request.request_id <> all (batch.request_ids)
-                  and 'create' = (select created.request_type from lock.request as created where created.request_id = batch.request_ids[1]);
+                where request.request_id = any (array(select unnest(batch.heads) except select unnest(batch.request_ids)))
+                  and not (request.settled_at is not null and request.request_id = any (batch.free));
                 if found then
                     perform set_config('lock.heads_kept', 'true', true);
                 end if;

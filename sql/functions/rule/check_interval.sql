@@ -22,14 +22,14 @@ begin
         raise exception '% must have a fixed length, and % contains months', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Months and years differ in length: use days, hours or seconds.';
-    elsif value > interval '36525 days' or timestamp '2000-01-01' + value > timestamp '2100-01-01' then
-        raise exception '% must be at most 36525 days (100 years), not %', what, value
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass a shorter interval.';
     elsif value <= interval '0' then
         raise exception '% must be positive, not %', what, value
             using errcode = 'invalid_parameter_value',
                   hint = format('Pass an interval such as ''15 seconds'' as %s.', what);
+    elsif value > interval '36525 days' or timestamp '2000-01-01' + value > timestamp '2100-01-01' then
+        raise exception '% must be at most 36525 days (100 years), not %', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass a shorter interval.';
     end if;
 end;
 $$;

@@ -10,7 +10,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform lock.check_id(value, what);
-    if ltrim(value, E' \t\n\v\f\r') = '' then
+    if ltrim(value, E' \t\n\x0b\f\r') = '' then
         raise exception '% must not be blank', what
             using errcode = 'invalid_parameter_value',
                   hint = format('Say in %s who does it and why.', what);

@@ -22,7 +22,7 @@ begin
         or octet_length(lock_throttled_resource.resource_id) not between 1 and 1024
         or lock_throttled_resource.details is null
         or octet_length(lock_throttled_resource.details) > 1024
-        or ltrim(lock_throttled_resource.details, E' \t\n\v\f\r') = ''
+        or ltrim(lock_throttled_resource.details, E' \t\n\x0b\f\r') = ''
         or pg_is_in_recovery()
     then
         perform lock.check_primary();
