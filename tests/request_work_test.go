@@ -656,9 +656,18 @@ func TestRequestWorkLife(t *testing.T) {
 			s.exec("select lock.enqueue('update', 'e')")
 			super := e.sessionAs(t, e.super)
 			var calls atomic.Int32
-			startRequestHandlers(t, e.pool, 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			pool, queries := openLogged(t, e.url, 2)
+			startRequestHandlers(t, pool, 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 				if calls.Add(1) > 1 {
 					return nil
+				}
+				// Listed again, it has looked again.
+				if !holdsWithin(patience, func() bool {
+					var listed bool
+					err := e.admin.QueryRow(ctx, "select exists (select from lock.idle_worker where until > clock_timestamp())").Scan(&listed)
+					return err == nil && !listed
+				}) {
+					t.Error("a worker at work stays on the list")
 				}
 				return cut.handle(ctx, tx)
 			}, locks.WorkPoll(time.Hour))
@@ -666,6 +675,7 @@ func TestRequestWorkLife(t *testing.T) {
 				return get[bool](super, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')")
 			})
 			idle(t, e, 1)
+			eventually(t, "it has looked once more", func() bool { return queries.lookedLast(0, "CaptureRequest", "commit") })
 			s.exec("select pg_advisory_unlock(9, 9)")
 			var status string
 			eventually(t, "it is settled", func() bool {
