@@ -25,12 +25,14 @@ type Key interface {
 // When the database asks for a retry (see Retryable), the transaction is rolled back and the whole of fn runs again, up to
 // 10 times with growing, random pauses; so fn must keep its effects inside its tx. Any other error is returned, wrapped:
 // errors.Is and errors.As reach fn's own error and the *pgconn.PgError with its SQLSTATE (22023 bad name, 22021 a name with a
-// NUL or bytes that are no text in the connection's client_encoding, 25006 a standby, 55P03 lock_timeout, 57014 statement_timeout). When the connection is lost during the commit, nobody can know whether the
-// commit happened; that error is returned and never retried.
+// NUL or bytes that are no text in the connection's client_encoding, 25006 a standby, 55P03 lock_timeout, 57014
+// statement_timeout). When the connection is lost during the commit, nobody can know whether the commit happened; that error is
+// returned and never retried.
 //
 // tx is not fn's to end: its Commit and Rollback return an error and do nothing. A commit or rollback in SQL gives the lock up,
-// which is an error in the end, unless another transaction was begun, which nobody notices. Nor can fn lock the same key by another call of Exclusive or Shared: that is
-// another connection, which waits for this one, and the database does not see that as a deadlock. To lock more, use package db on tx.
+// which is an error in the end, unless another transaction was begun, which nobody notices. Nor can fn lock the same key by
+// another call of Exclusive or Shared: that is another connection, which waits for this one, and the database does not see that
+// as a deadlock. To lock more, use package db on tx.
 //
 // The transaction is READ COMMITTED, so that what fn reads is not older than the lock. A connection on which the lock itself
 // failed is closed and not returned to the pool.

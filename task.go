@@ -19,8 +19,7 @@ import (
 type StateMachine interface {
 	// SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task may be taken over
 	// (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks. It waits for a transaction that has
-	// the task in hand. Errors: P0002 unknown task, 22023 bad
-	// id or status, 22P02 a status that there is not.
+	// the task in hand. Errors: P0002 unknown task, 22023 bad id or status, 22P02 a status that there is not.
 	SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error
 	// Capture takes at most limit tasks that are new or failed. No task means that none can be had now. It never waits. Errors:
 	// 22023 bad queue or limit.

@@ -435,6 +435,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 		"rollback", "commit", "role", "savepoint", "undone", "ended", "habit", "rows", "forgotten rows", "deadline", "conflict", "joined"} {
 		s.exec("select lock.enqueue('update', $1)", entity)
 	}
+	e.sessionAs(t, e.super).exec("select pg_advisory_lock(8, 8)")
 	s.exec("begin")
 	for n := range 3 {
 		s.exec("select lock.enqueue('update', 'among', to_jsonb($1::integer))", n)
@@ -511,7 +512,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 			case "deadline":
 				short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 				defer cancel()
-				tx.Exec(short, "select pg_sleep(600)")
+				tx.Exec(short, "select pg_advisory_lock(8, 8)")
 				if !tx.Conn().IsClosed() {
 					return errors.New("the connection lives")
 				}
