@@ -72,7 +72,7 @@ generate: $(BIN)/sqlc ## make db/ from sql/schema and sql/queries
 	find db -name '*.go' ! -name doc.go -delete && $(BIN)/sqlc generate
 
 .PHONY: migration
-migration: ## write the next migration from the functions that changed: make migration NAME=add_leases (AMEND=1: rewrite the newest; REFREEZE=1: every frozen copy in place)
+migration: ## write the next migration from the functions that changed: make migration NAME=add_leases (AMEND=1: rewrite the newest; REFREEZE=1: all of them, before the first release)
 	cd tests && go run ./cmd/migration $(if $(REFREEZE),-refreeze,$(if $(AMEND),-amend,-name '$(NAME)'))
 
 .PHONY: verify
@@ -89,7 +89,7 @@ lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, plpgsq
 	cd tests && go vet ./... && $(BIN)/staticcheck ./...
 	cd examples/spreadsheets && go vet ./... && $(BIN)/staticcheck ./...
 	$(BIN)/sqlc compile
-	cd tests && go test -count=1 -v -run TestLint . ./yugacheck | grep -vE '^=== '
+	cd tests && go test -count=1 -v -run TestLint . ./yugabytelint | grep -vE '^=== '
 
 .PHONY: demo
 demo: $(BIN)/goose ## show the locks at work, on DATABASE_URL or a server of its own (KEEP=1: leave that up)

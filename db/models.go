@@ -233,7 +233,7 @@ type Request struct {
 	Message *string
 	// How often it was settled or put back; a worker's rollback or death does not count.
 	Attempts int32
-	// Whether the entity is found in the queue by this request; the others follow it. Kept by lock.add_request, lock.capture_request and lock.settle_request.
+	// Whether the entity is found in the queue by this request; the others follow it. Kept by lock_internal.add_request, lock.capture_request and lock.settle_request.
 	Head bool
 	// Put back to be tried again not before this time; its entity waits as long. Null: at once.
 	AvailableAt *time.Time

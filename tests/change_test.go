@@ -281,7 +281,7 @@ func TestChangeCheckers(t *testing.T) {
 		t.Parallel()
 		eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
 			mutate(t, e, "record_change", "payload := ", "if random() < 0.1 then return null; end if; payload := ")
-			mutate(t, e, "record_changes", "perform lock.check_tracked", "if random() < 0.1 then return null; end if; perform lock.check_tracked")
+			mutate(t, e, "record_changes", "perform lock_internal.check_tracked", "if random() < 0.1 then return null; end if; perform lock_internal.check_tracked")
 			if verdict := changeFire(t, e, s, partition, false); !strings.HasPrefix(verdict, "committed, not seen") {
 				t.Errorf("verdict: %q", verdict)
 			}

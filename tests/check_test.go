@@ -95,9 +95,9 @@ func TestCheck(t *testing.T) {
 			{version, good + "set statement_timeout = 0", "warning statement_timeout"},
 			{version, good + "set yb_disable_transactional_writes = on", "error yb_disable_transactional_writes"},
 		} {
-			expect(t, ask(t, e.super, "select * from lock.findings('"+c.version+"')", c.settings), c.want)
+			expect(t, ask(t, e.super, "select * from lock_internal.findings('"+c.version+"')", c.settings), c.want)
 		}
-		expect(t, ask(t, open(t, advisory).super, "select * from lock.findings('"+version+"')", "set statement_timeout = '1min'"),
+		expect(t, ask(t, open(t, advisory).super, "select * from lock_internal.findings('"+version+"')", "set statement_timeout = '1min'"),
 			"error engine, warning notifications")
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seed4787c507/locks/tests/frozen"
+	"github.com/seed4787c507/locks/tests/migrations"
 )
 
 // catalogue describes everything in the schema "lock", one object a line.
@@ -16,30 +16,30 @@ const catalogue = `
 select 'function ' || p.oid::regprocedure || E'\n' || pg_get_functiondef(p.oid)
     || coalesce((select string_agg('acl ' || acl, ' ' order by acl::text) from unnest(p.proacl) acl), 'acl default')
     || ' comment ' || coalesce(obj_description(p.oid, 'pg_proc'), 'none')
-from pg_proc p where p.pronamespace = (select oid from pg_namespace where nspname = 'lock')
+from pg_proc p where p.pronamespace in (select oid from pg_namespace where nspname in ('lock', 'lock_internal'))
 union all
 select 'relation ' || c.relname || ' ' || c.relkind::text || c.relpersistence::text || ' acl ' || coalesce((select string_agg(acl::text, ' ' order by acl::text) from unnest(c.relacl) acl), 'default')
     || ' comment ' || coalesce(obj_description(c.oid, 'pg_class'), 'none')
     || case when c.relkind in ('v', 'm') then pg_get_viewdef(c.oid) when c.relkind = 'i' then pg_get_indexdef(c.oid) else '' end
-from pg_class c where c.relnamespace = (select oid from pg_namespace where nspname = 'lock')
+from pg_class c where c.relnamespace in (select oid from pg_namespace where nspname in ('lock', 'lock_internal'))
 union all
 select 'column ' || c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull::text || a.attidentity::text || a.attgenerated::text
     || ' default ' || coalesce(pg_get_expr(d.adbin, d.adrelid), 'none') || ' comment ' || coalesce(col_description(c.oid, a.attnum), 'none')
     || ' acl ' || coalesce(a.attacl::text, 'default')
 from pg_attribute a join pg_class c on c.oid = a.attrelid left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
-where c.relnamespace = (select oid from pg_namespace where nspname = 'lock') and c.relkind in ('r', 'p', 'v') and a.attnum > 0 and not a.attisdropped
+where c.relnamespace in (select oid from pg_namespace where nspname in ('lock', 'lock_internal')) and c.relkind in ('r', 'p', 'v') and a.attnum > 0 and not a.attisdropped
 union all
-select 'constraint ' || c.conrelid::regclass || ' ' || c.conname || ' ' || pg_get_constraintdef(c.oid) from pg_constraint c where c.connamespace = (select oid from pg_namespace where nspname = 'lock')
+select 'constraint ' || c.conrelid::regclass || ' ' || c.conname || ' ' || pg_get_constraintdef(c.oid) from pg_constraint c where c.connamespace in (select oid from pg_namespace where nspname in ('lock', 'lock_internal'))
 union all
 select 'trigger ' || pg_get_triggerdef(t.oid) || ' ' || t.tgenabled::text
-from pg_trigger t join pg_class c on c.oid = t.tgrelid where c.relnamespace = (select oid from pg_namespace where nspname = 'lock') and not t.tgisinternal
+from pg_trigger t join pg_class c on c.oid = t.tgrelid where c.relnamespace in (select oid from pg_namespace where nspname in ('lock', 'lock_internal')) and not t.tgisinternal
 union all
 select 'type ' || t.typname || ' ' || (select coalesce(string_agg(e.enumlabel, ',' order by e.enumsortorder), '') from pg_enum e where e.enumtypid = t.oid)
     || ' comment ' || coalesce(obj_description(t.oid, 'pg_type'), 'none')
-from pg_type t where t.typnamespace = (select oid from pg_namespace where nspname = 'lock') and t.typtype in ('e', 'd')
+from pg_type t where t.typnamespace in (select oid from pg_namespace where nspname in ('lock', 'lock_internal')) and t.typtype in ('e', 'd')
 union all
-select 'schema acl ' || coalesce((select string_agg(acl::text, ' ' order by acl::text) from unnest(n.nspacl) acl), 'default') || ' comment ' || coalesce(obj_description(n.oid, 'pg_namespace'), 'none')
-from pg_namespace n where n.nspname = 'lock'
+select 'schema ' || n.nspname || ' acl ' || coalesce((select string_agg(acl::text, ' ' order by acl::text) from unnest(n.nspacl) acl), 'default') || ' comment ' || coalesce(obj_description(n.oid, 'pg_namespace'), 'none')
+from pg_namespace n where n.nspname in ('lock', 'lock_internal')
 order by 1`
 
 func snapshot(t *testing.T, e *env) []string {
@@ -75,7 +75,7 @@ func differences(a, b []string) []string {
 
 func TestDriftOfFrozenCopies(t *testing.T) {
 	t.Parallel()
-	drift, err := frozen.Drift(root(t))
+	drift, err := migrations.Drift(root(t))
 	must(t, err)
 	for _, line := range drift {
 		t.Errorf("%s: run make migration", line)
@@ -99,19 +99,19 @@ func TestDriftOfFrozenCopies(t *testing.T) {
 			dir := t.TempDir()
 			must(t, os.CopyFS(filepath.Join(dir, "sql"), os.DirFS(filepath.Join(root(t), "sql"))))
 			plant(t, filepath.Join(dir, "sql/functions/key/exclusive.sql"))
-			drift, err := frozen.Drift(dir)
+			drift, err := migrations.Drift(dir)
 			must(t, err)
 			if len(drift) != 1 || !strings.HasSuffix(drift[0], name) {
 				t.Errorf("drift: %q", drift)
 			}
 			// The next migration takes the drift away, and its Down brings the old text back.
-			before, err := frozen.Migrations(dir)
+			before, err := migrations.Migrations(dir)
 			must(t, err)
-			state, err := frozen.Replay(before)
+			state, err := migrations.Replay(before)
 			must(t, err)
-			path, err := frozen.Write(dir, "planted", false)
+			path, err := migrations.Write(dir, "planted", false)
 			must(t, err)
-			drift, err = frozen.Drift(dir)
+			drift, err = migrations.Drift(dir)
 			must(t, err)
 			if len(drift) != 0 {
 				t.Errorf("after make migration: %q", drift)
@@ -119,7 +119,7 @@ func TestDriftOfFrozenCopies(t *testing.T) {
 			text, err := os.ReadFile(path)
 			must(t, err)
 			_, down, _ := strings.Cut(string(text), "-- +goose Down")
-			reverted, err := frozen.Replay(append(before, frozen.Migration{Text: string(text)}, frozen.Migration{Text: down + "\n-- +goose Down"}))
+			reverted, err := migrations.Replay(append(before, migrations.Migration{Text: string(text)}, migrations.Migration{Text: down + "\n-- +goose Down"}))
 			must(t, err)
 			if len(reverted) != len(state) || reverted["sql/functions/key/exclusive.sql"] != state["sql/functions/key/exclusive.sql"] {
 				t.Error("Down does not bring back the text before")
@@ -131,7 +131,7 @@ func TestDriftOfFrozenCopies(t *testing.T) {
 // replay runs every function file as psql would.
 func replay(t *testing.T, s *session, extra string) {
 	t.Helper()
-	files, err := frozen.Functions(root(t))
+	files, err := migrations.Functions(root(t))
 	must(t, err)
 	s.exec("set plpgsql.extra_errors = 'all'")
 	for path, text := range files {
@@ -153,34 +153,34 @@ func TestDriftOfTheCatalogue(t *testing.T) {
 		for _, line := range differences(migrated, snapshot(t, e)) {
 			t.Errorf("differs after replaying the files: %s", line)
 		}
-		files, err := frozen.Functions(root(t))
+		files, err := migrations.Functions(root(t))
 		must(t, err)
 		inFiles := map[string]bool{}
 		for path := range files {
 			name := strings.TrimSuffix(filepath.Base(path), ".sql")
 			if inFiles[name] {
-				t.Errorf("two files define lock.%s", name)
+				t.Errorf("two files define %s", name)
 			}
 			inFiles[name] = true
 		}
 		inCatalogue := map[string]bool{}
 		for _, line := range migrated {
-			if m := regexp.MustCompile(`^function lock\."?(\w+)"?\(`).FindStringSubmatch(line); m != nil {
+			if m := regexp.MustCompile(`^function lock(?:_internal)?\."?(\w+)"?\(`).FindStringSubmatch(line); m != nil {
 				inCatalogue[m[1]] = true
 				if !inFiles[m[1]] {
-					t.Errorf("lock.%s has no file", m[1])
+					t.Errorf("%s has no file", m[1])
 				}
 			}
 		}
 		for name := range inFiles {
 			if !inCatalogue[name] {
-				t.Errorf("lock.%s has a file and is not in the catalogue", name)
+				t.Errorf("%s has a file and is not in the catalogue", name)
 			}
 		}
 		for _, planted := range []string{
-			"create or replace function lock.hash(name text) returns bigint language sql immutable parallel safe as 'select 1::bigint'",
-			"comment on function lock.hash(text) is 'planted'",
-			"grant execute on function lock.hash(text) to public",
+			"create or replace function lock_internal.hash(name text) returns bigint language sql immutable parallel safe as 'select 1::bigint'",
+			"comment on function lock_internal.hash(text) is 'planted'",
+			"grant execute on function lock_internal.hash(text) to public",
 			"create function lock.planted() returns integer language sql as 'select 1'",
 			"alter table lock.migration add planted integer",
 		} {
@@ -201,10 +201,10 @@ func TestDriftOfDown(t *testing.T) {
 			provider, closeDB, err := gooseProvider(e.owner)
 			must(t, err)
 			defer closeDB()
-			migrations, err := frozen.Migrations(root(t))
+			all, err := migrations.Migrations(root(t))
 			must(t, err)
 			states := [][]string{snapshot(t, e)}
-			for range migrations {
+			for range all {
 				_, err := provider.UpByOne(ctx)
 				must(t, err)
 				states = append(states, snapshot(t, e))
@@ -212,7 +212,7 @@ func TestDriftOfDown(t *testing.T) {
 					t.Errorf("migration %d changes nothing", len(states)-1)
 				}
 			}
-			for n := len(migrations) - 1; n >= 0; n-- {
+			for n := len(all) - 1; n >= 0; n-- {
 				_, err := provider.Down(ctx)
 				must(t, err)
 				for _, line := range differences(states[n], snapshot(t, e)) {

@@ -519,7 +519,7 @@ func least(look func() int) int { return min(look(), look(), look()) }
 func mutate(t *testing.T, e *env, function string, pieces ...string) {
 	t.Helper()
 	var text string
-	must(t, e.admin.QueryRow(ctx, "select pg_get_functiondef($1::text::regproc)", "lock."+function).Scan(&text))
+	must(t, e.admin.QueryRow(ctx, "select pg_get_functiondef(coalesce(to_regproc('lock.' || $1), to_regproc('lock_internal.' || $1)))", function).Scan(&text))
 	for i := 0; i < len(pieces); i += 2 {
 		if !strings.Contains(text, pieces[i]) {
 			t.Fatalf("lock.%s does not contain %q", function, pieces[i])

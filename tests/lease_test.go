@@ -308,7 +308,7 @@ func TestLeasePermits(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		mutate(t, e, "acquire_lease", "and lease_name.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)\n", "\n")
-		admin(t, e, "create or replace function lock.uncontended(id text) returns boolean language sql as 'select true'")
+		admin(t, e, "create or replace function lock_internal.uncontended(id text) returns boolean language sql as 'select true'")
 		if most := leaseCrowd(t, e, math.MaxInt64); most == 0 {
 			t.Fatal("the broken function was not caught")
 		}

@@ -10,7 +10,7 @@ func TestLintPlpgsqlCheck(t *testing.T) {
 		left join (select distinct tgfoid, tgrelid from pg_trigger where not tgisinternal) used on used.tgfoid = pg_proc.oid
 		cross join lateral plpgsql_check_function_tb(pg_proc.oid, coalesce(used.tgrelid, 0::oid),
 			fatal_errors := false, extra_warnings := true, security_warnings := true, performance_warnings := false)
-		where pronamespace = 'lock'::regnamespace and (prorettype <> 'trigger'::regtype or used.tgrelid is not null)
+		where pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace) and (prorettype <> 'trigger'::regtype or used.tgrelid is not null)
 			-- A loop without an end needs no return behind it.
 			and not (message like 'control reached end%' and prosrc ~ 'end loop;\s+end;\s*$')
 			-- Its callers pass the names and expressions, all of them literals; see sql/functions.

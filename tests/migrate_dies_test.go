@@ -14,7 +14,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/seed4787c507/locks"
-	"github.com/seed4787c507/locks/tests/frozen"
+	"github.com/seed4787c507/locks/tests/migrations"
 )
 
 // A migrationHalf is the Up or the Down of a migration, cut behind every statement.
@@ -52,7 +52,7 @@ func cut(text string) migrationHalf {
 }
 
 // dies runs one migration without a transaction, and lets the server end the connection behind its first n statements.
-func dies(t *testing.T, url string, migration frozen.Migration, up bool, half migrationHalf, n int) {
+func dies(t *testing.T, url string, migration migrations.Migration, up bool, half migrationHalf, n int) {
 	t.Helper()
 	files := fstest.MapFS{}
 	must(t, fs.WalkDir(locks.Migrations, ".", func(name string, d fs.DirEntry, err error) error {
@@ -96,7 +96,7 @@ func TestMigrateAfterADeath(t *testing.T) {
 	for _, engine := range engines() {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
-			migrations, err := frozen.Migrations(root(t))
+			all, err := migrations.Migrations(root(t))
 			must(t, err)
 			e := openEmpty(t, engine)
 			base, err := url.Parse(e.owner)
@@ -125,7 +125,7 @@ func TestMigrateAfterADeath(t *testing.T) {
 			states := [][]string{look(t)}
 			deaths, ends := 0, 0
 			// walk lets the migration die everywhere and compares every end with want.
-			walk := func(migration frozen.Migration, up bool, want []string) {
+			walk := func(migration migrations.Migration, up bool, want []string) {
 				upText, downText, _ := strings.Cut(migration.Text, "-- +goose Down")
 				text := strings.TrimPrefix(upText, "-- +goose Up")
 				if !up {
@@ -152,15 +152,15 @@ func TestMigrateAfterADeath(t *testing.T) {
 				must(t, step(e.owner, up, migration.Number))
 			}
 			reference := openEmpty(t, engine)
-			for _, migration := range migrations {
+			for _, migration := range all {
 				must(t, step(reference.owner, true, migration.Number))
 				states = append(states, snapshot(t, reference))
 			}
-			for _, migration := range migrations {
+			for _, migration := range all {
 				walk(migration, true, states[migration.Number])
 			}
-			for i := len(migrations) - 1; i >= 0; i-- {
-				walk(migrations[i], false, states[i])
+			for i := len(all) - 1; i >= 0; i-- {
+				walk(all[i], false, states[i])
 			}
 			if lines := differences(states[0], look(t)); len(lines) > 0 {
 				t.Errorf("at the end: %s", strings.Join(lines, "\n"))
@@ -174,7 +174,7 @@ func TestMigrateAfterADeath(t *testing.T) {
 	t.Run("sees a statement that cannot be run again", func(t *testing.T) {
 		t.Parallel()
 		e := openEmpty(t, advisory)
-		planted := frozen.Migration{Number: 1, Path: "00001_key.sql"}
+		planted := migrations.Migration{Number: 1, Path: "00001_common.sql"}
 		half := cut("create schema lock;\nselect 1;\n")
 		dies(t, e.owner, planted, true, half, 1)
 		if err := migrate(e.owner, 0); err != nil {

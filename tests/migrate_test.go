@@ -101,14 +101,14 @@ func TestMigrateRefusesOneThatFellBehind(t *testing.T) {
 	owner := e.sessionAs(t, e.owner)
 	for _, call := range []string{"(1, 'up')", "(1, 'down')"} {
 		owner.exec("insert into lock.migration (number) values (1000)")
-		pg := owner.fails("55006", "select lock.start_migration"+call)
+		pg := owner.fails("55006", "select lock_internal.start_migration"+call)
 		if !strings.Contains(pg.Hint, "run goose again") {
 			t.Errorf("hint: %q", pg.Hint)
 		}
 		owner.exec("delete from lock.migration where number = 1000")
 	}
 	latest := get[int](owner, "select max(number) from lock.migration")
-	owner.exec("select lock.start_migration($1, 'up'), lock.start_migration($1 + 1, 'up'), lock.start_migration($1, 'down')", latest)
+	owner.exec("select lock_internal.start_migration($1, 'up'), lock_internal.start_migration($1 + 1, 'up'), lock_internal.start_migration($1, 'down')", latest)
 	out, err := gooseCLI(t, e.owner, "version")
 	if err != nil || !strings.Contains(out, "version") {
 		t.Fatalf("%v\n%s", err, out)

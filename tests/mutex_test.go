@@ -17,7 +17,7 @@ func TestMutexWinner(t *testing.T) {
 			admin(t, e, "update lock.mutex set acquired = false where task_id = $1", id)
 		},
 		mutate: func(t *testing.T, e *env) {
-			mutate(t, e, "acquire_mutex", "case when not mutex.acquired then lock.uncontended(mutex.task_id) or grabbed end",
+			mutate(t, e, "acquire_mutex", "case when not mutex.acquired then lock_internal.uncontended(mutex.task_id) or grabbed end",
 				"exists (select from lock.mutex as seen where seen.task_id = acquire_mutex.task_id and not seen.acquired)")
 		},
 	}.run(t)
@@ -108,7 +108,7 @@ func TestMutexDenialWritesNothing(t *testing.T) {
 	deniedAfterCommit(t, e, "select lock.create_mutex('made twice')")
 
 	t.Run("the checker catches a grab that waits in the update", func(t *testing.T) {
-		mutate(t, e, "acquire_mutex", "lock.uncontended(mutex.task_id) or grabbed", "true")
+		mutate(t, e, "acquire_mutex", "lock_internal.uncontended(mutex.task_id) or grabbed", "true")
 		answers(s, true, "select lock.create_mutex('mutated')")
 		holder, waiter := e.session(t), e.session(t)
 		holder.exec("begin")

@@ -147,10 +147,10 @@ func (c contest) run(t *testing.T) {
 			}
 		})
 	}
-	// lock.uncontended is a hint: on YugabyteDB it is always true, and where buckets are taken by strangers it is false.
+	// lock_internal.uncontended is a hint: on YugabyteDB it is always true, and where buckets are taken by strangers it is false.
 	for _, hint := range []string{"true", "false"} {
 		t.Run("the hint is always "+hint, func(t *testing.T) {
-			admin(t, e, "create or replace function lock.uncontended(id text) returns boolean language sql as 'select "+hint+"'")
+			admin(t, e, "create or replace function lock_internal.uncontended(id text) returns boolean language sql as 'select "+hint+"'")
 			for _, level := range levels {
 				id := "hint " + hint + " under " + level
 				c.fresh(t, e, id)

@@ -434,7 +434,7 @@ func TestTaskBadInput(t *testing.T) {
 		{"22004", "select lock.purge_tasks('1 day', null)", nil},
 		{"22023", "select lock.purge_tasks('1 day', status => 'new')", nil},
 		{"42501", "select * from lock.task", nil},
-		{"42501", "select lock.settle('{a}', '{1}', '{done}', 'default', null)", nil},
+		{"42501", "select lock_internal.settle('{a}', '{1}', '{done}', 'default', null)", nil},
 	} {
 		pg := s.fails(bad.code, bad.sql, bad.args...)
 		if (strings.HasPrefix(bad.code, "22") && bad.code != "22P02" || bad.code == "P0002") && pg.Hint == "" {

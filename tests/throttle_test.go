@@ -119,7 +119,7 @@ func TestThrottleBoundary(t *testing.T) {
 	if gap := smallestGap(t, e, call, stored); gap != 301*time.Microsecond {
 		t.Fatalf("the smallest gap is %v", gap)
 	}
-	mutate(t, e, "lock_throttled_resource", "< lock.utc(right_now)", "<= lock.utc(right_now)")
+	mutate(t, e, "lock_throttled_resource", "< lock_internal.utc(right_now)", "<= lock_internal.utc(right_now)")
 	if gap := smallestGap(t, e, call, stored); gap != 300*time.Microsecond {
 		t.Fatalf("the checker does not catch <=: the smallest gap is %v", gap)
 	}

@@ -14,7 +14,7 @@ func TestTimeSlotWinner(t *testing.T) {
 	contest{
 		sql: "select lock.acquire_time_slot($1, '10 seconds', timestamptz '2026-01-01 00:00+00' + $2::integer * interval '10 seconds')",
 		mutate: func(t *testing.T, e *env) {
-			mutate(t, e, "acquire_time_slot", "case when time_slot.slot_start < slot then lock.uncontended(time_slot.task_id) or grabbed end",
+			mutate(t, e, "acquire_time_slot", "case when time_slot.slot_start < slot then lock_internal.uncontended(time_slot.task_id) or grabbed end",
 				"exists (select from lock.time_slot as seen where seen.task_id = acquire_time_slot.task_id and seen.slot_start < slot)")
 		},
 	}.run(t)

@@ -22,8 +22,8 @@ func TestTimeoutWinner(t *testing.T) {
 		},
 		mutate: func(t *testing.T, e *env) {
 			mutate(t, e, "acquire_timeout", `case
-                when lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now)
-                then lock.uncontended(timeout.task_id) or grabbed
+                when lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now)
+                then lock_internal.uncontended(timeout.task_id) or grabbed
               end`, "exists (select from lock.timeout as seen where seen.task_id = acquire_timeout.task_id and seen.ts + seen.timeout < right_now)")
 		},
 	}.run(t)
@@ -102,7 +102,7 @@ func TestTimeoutBoundary(t *testing.T) {
 	if gap := smallestGap(t, e, call, stored); gap != 301*time.Microsecond {
 		t.Fatalf("the smallest gap is %v", gap)
 	}
-	mutate(t, e, "acquire_timeout", "< lock.utc(right_now)", "<= lock.utc(right_now)")
+	mutate(t, e, "acquire_timeout", "< lock_internal.utc(right_now)", "<= lock_internal.utc(right_now)")
 	if gap := smallestGap(t, e, call, stored); gap != 300*time.Microsecond {
 		t.Fatalf("the checker does not catch <=: the smallest gap is %v", gap)
 	}

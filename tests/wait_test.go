@@ -22,7 +22,7 @@ func TestWaitThenTheClock(t *testing.T) {
 		},
 		"a timeout whose bucket is taken": {
 			setup:  "select lock.create_timeout('t', '1 microsecond')",
-			holder: "select lock.uncontended('t'); update lock.timeout set ts = ts", ending: "rollback",
+			holder: "select lock_internal.uncontended('t'); update lock.timeout set ts = ts", ending: "rollback",
 			call: "select lock.acquire_timeout('t')", stored: "select ts from lock.timeout",
 		},
 		"the slot of an id that somebody has only locked": {

@@ -23,16 +23,16 @@ import (
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
-// wakeTable is work for the loops of these tests: lock.wake is not granted to anybody, so the owner produces.
+// wakeTable is work for the loops of these tests: lock_internal.wake is not granted to anybody, so the owner produces.
 const wakeTable = `create table job (id bigint generated always as identity primary key, queue_id text not null);
 	grant select, delete on job to locks_app;
 	create function produce(queue text) returns void language sql as $$
 		insert into job (queue_id) values (queue);
-		select lock.wake('lock_task', queue);
+		select lock_internal.wake('lock_task', queue);
 	$$`
 
-// wakeUnlocked is lock.wake without the producers' lock: what everybody writes first.
-const wakeUnlocked = `create or replace function lock.wake(channel text, queue_id text) returns void
+// wakeUnlocked is lock_internal.wake without the producers' lock: what everybody writes first.
+const wakeUnlocked = `create or replace function lock_internal.wake(channel text, queue_id text) returns void
 	language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 	begin
 		if exists (select from lock.idle_worker where idle_worker.channel = wake.channel
@@ -419,7 +419,7 @@ func TestWakeProtocol(t *testing.T) {
 		t.Parallel()
 		e, producer, _ := start(t)
 		producer.exec("begin")
-		producer.exec("select lock.wake('lock_task', 'queue ' || n) from generate_series(1, 20000) n")
+		producer.exec("select lock_internal.wake('lock_task', 'queue ' || n) from generate_series(1, 20000) n")
 		n := get[int](e.session(t), "select count(*) from pg_locks where locktype = 'advisory' and pid = $1", producer.pid)
 		if n < 1000 || n > 1024 {
 			t.Errorf("%d locks", n)
@@ -439,7 +439,7 @@ func TestWakeProtocol(t *testing.T) {
 			"select lock.start_idling('lock_task', 'q', 'w', '0')":                      "22023",
 			"select lock.stop_idling('lock_task', 'q', null)":                           "22004",
 			"select lock.producers('lock_task', null)":                                  "22004",
-			"select lock.wake('lock_task', 'q')":                                        "42501",
+			"select lock_internal.wake('lock_task', 'q')":                                        "42501",
 			"select * from lock.idle_worker":                                            "42501",
 		} {
 			worker.fails(code, sql)

@@ -1,6 +1,6 @@
 // Package wake runs the loops of workers: look for work, and sleep without a query until a producer notifies.
 //
-// The rules are in SQL: see lock.wake and lock.start_idling.
+// The rules are in SQL: see lock_internal.wake and lock.start_idling.
 package wake
 
 import (
@@ -57,7 +57,7 @@ const (
 // Watch calls look again and again while it finds work, sleeps otherwise until a producer of the queue notifies, and returns
 // ctx's error when ctx ends, or the first error of look that is not Transient.
 //
-// No change that was made before, or is notified by lock.wake, waits longer than it takes to call look; where notifications
+// No change that was made before, or is notified by lock_internal.wake, waits longer than it takes to call look; where notifications
 // do not arrive it waits at most opts.Blind.
 func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opts Options, look Look) error {
 	if opts.Poll <= 0 {

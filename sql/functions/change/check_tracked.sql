@@ -1,5 +1,5 @@
 -- check_tracked refuses a table whose entity column is gone.
-create or replace function lock.check_tracked(
+create or replace function lock_internal.check_tracked(
     target         oid,
     entity_column  text
 )
@@ -24,7 +24,7 @@ begin
 end;
 $$;
 
-comment on function lock.check_tracked(oid, text) is
-    'Internal: refuses a table whose entity column is gone (42703).';
+comment on function lock_internal.check_tracked(oid, text) is
+    'Refuses a table whose entity column is gone (42703).';
 
-revoke all on function lock.check_tracked(oid, text) from public;
+revoke all on function lock_internal.check_tracked(oid, text) from public;

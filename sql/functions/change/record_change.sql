@@ -27,7 +27,7 @@ declare
     payload     jsonb;
 begin
     if not coalesce(new_row, old_row) ? tg_argv[0] then
-        perform lock.check_tracked(tg_relid, tg_argv[0]);
+        perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
     end if;
     old_entity := old_row ->> tg_argv[0];
     new_entity := new_row ->> tg_argv[0];

@@ -3,7 +3,7 @@
 -- The transition tables of an update are filled in step, one old and one new row at a time, and a scan returns them in that
 -- order: so the n-th old row is the n-th new row before the change, whatever the table has for a key.
 --
--- A few rows go one by one through lock.add_request. Of many, the first of each entity is a head, without a look for another:
+-- A few rows go one by one through lock_internal.add_request. Of many, the first of each entity is a head, without a look for another:
 -- an entity may have more heads than one. Where the entity column is unique, every row is the first. Nested loops are off
 -- because the plan is kept from one statement to the next, and made for a single row it would be quadratic for 100,000.
 -- "offset 0" keeps a payload from being built once for each use.
@@ -39,14 +39,14 @@ begin
         return null;
     end if;
 
-    perform lock.check_tracked(tg_relid, tg_argv[0]);
+    perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
     if tg_op = 'DELETE' then
         bulk := 100 < (select count(*) from (select from old_rows limit 101) as sample);
     else
         bulk := 100 < (select count(*) from (select from new_rows limit 101) as sample);
     end if;
     if bulk then
-        perform lock.wake('lock_request', tg_argv[1]);
+        perform lock_internal.wake('lock_request', tg_argv[1]);
         single := exists (
             select
             from pg_index

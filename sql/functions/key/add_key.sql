@@ -5,7 +5,7 @@
 -- Such a write waits for every transaction that is in its way, this one included: so a key that this transaction has forgotten,
 -- and any key under SERIALIZABLE, where looking for the row has locked its absence, is inserted inside the transaction.
 -- PostgreSQL has no such writes: there the insert waits for the other's transaction, or with nowait for 1 ms.
-create or replace function lock.add_key(
+create or replace function lock_internal.add_key(
     key     bigint,
     name    text,
     nowait  boolean
@@ -52,7 +52,7 @@ begin
 end;
 $$;
 
-comment on function lock.add_key(bigint, text, boolean) is
-    'Internal: makes sure that a key has a row to lock; false when an uncommitted row of somebody else is in the way.';
+comment on function lock_internal.add_key(bigint, text, boolean) is
+    'Makes sure that a key has a row to lock; false when an uncommitted row of somebody else is in the way.';
 
-revoke all on function lock.add_key(bigint, text, boolean) from public;
+revoke all on function lock_internal.add_key(bigint, text, boolean) from public;

@@ -26,7 +26,7 @@ begin
         group by 1
         order by 1
     loop
-        perform lock.hold_key(next_key, next_name, false, null);
+        perform lock_internal.hold_key(next_key, next_name, false, null);
     end loop;
 end;
 $$;

@@ -1,7 +1,7 @@
 -- hash is the key of a name, or null for a name that is null, empty or longer than 1024 bytes.
 --
 -- Stable, because convert_to is: only so is it inlined. The result is the same everywhere, and lock.key says so.
-create or replace function lock.hash(
+create or replace function lock_internal.hash(
     name  text
 )
 returns bigint
@@ -15,7 +15,7 @@ as $$
     end;
 $$;
 
-comment on function lock.hash(text) is
-    'Internal: the first 8 bytes of sha256 of a name, or null where lock.check_id would refuse the name.';
+comment on function lock_internal.hash(text) is
+    'The first 8 bytes of sha256 of a name, or null where lock_internal.check_id would refuse the name.';
 
-revoke all on function lock.hash(text) from public;
+revoke all on function lock_internal.hash(text) from public;

@@ -3,7 +3,7 @@
 -- Who can interleave: nobody inside the lock. PostgreSQL's lock manager grants, queues first come first served, finds
 -- deadlocks (40P01) and releases at the end of the transaction or at a rollback to an earlier savepoint, under every
 -- isolation level. The directory row is written only after the lock is held.
-create or replace function lock.hold_advisory(
+create or replace function lock_internal.hold_advisory(
     key     bigint,
     name    text,
     shared  boolean,
@@ -20,7 +20,7 @@ declare
     held      boolean := false;
     previous  text;
 begin
-    perform lock.check_primary();
+    perform lock_internal.check_primary();
 
     if hold_advisory.wait is null and hold_advisory.shared then
         perform pg_advisory_xact_lock_shared(slot);
@@ -38,7 +38,7 @@ begin
         -- The block is a subtransaction: when the wait ends without the lock, its rollback also puts lock_timeout back.
         begin
             previous := current_setting('lock_timeout');
-            perform set_config('lock_timeout', lock.milliseconds(hold_advisory.wait)::text, true);
+            perform set_config('lock_timeout', lock_internal.milliseconds(hold_advisory.wait)::text, true);
             if hold_advisory.shared then
                 perform pg_advisory_xact_lock_shared(slot);
             else
@@ -53,13 +53,13 @@ begin
     end if;
 
     if held and not exists (select from lock.locked_keys where locked_keys.key = hold_advisory.key) then
-        perform lock.record_key(hold_advisory.key, hold_advisory.name, hold_advisory.shared);
+        perform lock_internal.record_key(hold_advisory.key, hold_advisory.name, hold_advisory.shared);
     end if;
     return held;
 end;
 $$;
 
-comment on function lock.hold_advisory(bigint, text, boolean, interval) is
-    'Internal: takes a key on the advisory engine; wait null waits for ever, zero never.';
+comment on function lock_internal.hold_advisory(bigint, text, boolean, interval) is
+    'Takes a key on the advisory engine; wait null waits for ever, zero never.';
 
-revoke all on function lock.hold_advisory(bigint, text, boolean, interval) from public;
+revoke all on function lock_internal.hold_advisory(bigint, text, boolean, interval) from public;

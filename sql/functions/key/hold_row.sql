@@ -6,7 +6,7 @@
 -- the primary key. READ COMMITTED takes a new snapshot per statement, so the loop sees what it waited for. Under REPEATABLE
 -- READ and SERIALIZABLE PostgreSQL raises 40001 by itself where the row changed; YugabyteDB may instead go on not seeing it,
 -- hence the bound.
-create or replace function lock.hold_row(
+create or replace function lock_internal.hold_row(
     key     bigint,
     name    text,
     shared  boolean,
@@ -37,7 +37,7 @@ begin
         end if;
 
         if hold_row.wait is not null and exists (select from lock.locked_keys where locked_keys.key = hold_row.key)
-            or not lock.add_key(hold_row.key, hold_row.name, hold_row.wait is not null)
+            or not lock_internal.add_key(hold_row.key, hold_row.name, hold_row.wait is not null)
         then
             -- Somebody else has it.
             exit when clock_timestamp() >= deadline;
@@ -55,7 +55,7 @@ begin
 end;
 $$;
 
-comment on function lock.hold_row(bigint, text, boolean, interval) is
-    'Internal: takes a key on the row engine; wait null waits for ever, zero never.';
+comment on function lock_internal.hold_row(bigint, text, boolean, interval) is
+    'Takes a key on the row engine; wait null waits for ever, zero never.';
 
-revoke all on function lock.hold_row(bigint, text, boolean, interval) from public;
+revoke all on function lock_internal.hold_row(bigint, text, boolean, interval) from public;

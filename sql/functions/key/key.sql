@@ -10,10 +10,10 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    hash  constant bigint := lock.hash(key.name);
+    hash  constant bigint := lock_internal.hash(key.name);
 begin
     if hash is null then
-        perform lock.check_id(key.name, 'name');
+        perform lock_internal.check_id(key.name, 'name');
     end if;
     return hash;
 end;

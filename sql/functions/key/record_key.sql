@@ -3,7 +3,7 @@
 -- The caller holds the key. An exclusive holder is alone; among sharers the one that gets the second advisory lock
 -- records, and the others go on. What could still be in the way is a row that this snapshot cannot see: then the key stays
 -- unlisted until it is locked again. Nothing here decides who holds what.
-create or replace function lock.record_key(
+create or replace function lock_internal.record_key(
     key     bigint,
     name    text,
     shared  boolean
@@ -34,7 +34,7 @@ begin
 end;
 $$;
 
-comment on function lock.record_key(bigint, text, boolean) is
-    'Internal: enters a key that is held into lock.locked_keys, or leaves it when that would wait.';
+comment on function lock_internal.record_key(bigint, text, boolean) is
+    'Enters a key that is held into lock.locked_keys, or leaves it when that would wait.';
 
-revoke all on function lock.record_key(bigint, text, boolean) from public;
+revoke all on function lock_internal.record_key(bigint, text, boolean) from public;

@@ -20,7 +20,7 @@ begin
             return;
         end if;
     end if;
-    perform lock.hold_key(shared.key, null, true, null);
+    perform lock_internal.hold_key(shared.key, null, true, null);
 end;
 $$;
 
@@ -41,7 +41,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    name_key  constant bigint := lock.hash(shared.name);
+    name_key  constant bigint := lock_internal.hash(shared.name);
 begin
     if lock.engine() = 'advisory' and not pg_is_in_recovery() then
         perform pg_advisory_xact_lock_shared(lock.advisory_key(locked_keys.key))
@@ -51,7 +51,7 @@ begin
             return;
         end if;
     end if;
-    perform lock.hold_key(name_key, shared.name, true, null);
+    perform lock_internal.hold_key(name_key, shared.name, true, null);
 end;
 $$;
 

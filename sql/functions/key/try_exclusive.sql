@@ -17,9 +17,9 @@ begin
             return false;
         end if;
     elsif try_exclusive.wait is null then
-        perform lock.check_interval(try_exclusive.wait, 'wait', true);
+        perform lock_internal.check_interval(try_exclusive.wait, 'wait', true);
     end if;
-    return lock.hold_key(try_exclusive.key, null, false, try_exclusive.wait);
+    return lock_internal.hold_key(try_exclusive.key, null, false, try_exclusive.wait);
 end;
 $$;
 
@@ -43,16 +43,16 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    name_key  constant bigint := lock.hash(try_exclusive.name);
+    name_key  constant bigint := lock_internal.hash(try_exclusive.name);
 begin
     if try_exclusive.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
         if not pg_try_advisory_xact_lock(lock.advisory_key(name_key)) then
             return false;
         end if;
     elsif try_exclusive.wait is null then
-        perform lock.check_interval(try_exclusive.wait, 'wait', true);
+        perform lock_internal.check_interval(try_exclusive.wait, 'wait', true);
     end if;
-    return lock.hold_key(name_key, try_exclusive.name, false, try_exclusive.wait);
+    return lock_internal.hold_key(name_key, try_exclusive.name, false, try_exclusive.wait);
 end;
 $$;
 

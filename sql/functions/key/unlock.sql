@@ -13,10 +13,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if unlock.key is null then
-        perform lock.hold_key(null, null, false, null);
+        perform lock_internal.hold_key(null, null, false, null);
     end if;
     if lock.engine() = 'advisory' then
-        perform lock.check_primary();
+        perform lock_internal.check_primary();
         if not pg_try_advisory_xact_lock(lock.advisory_key(unlock.key)) then
             return false;
         end if;

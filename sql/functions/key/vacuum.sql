@@ -13,7 +13,7 @@ declare
     forgotten  bigint;
     keys       text;
 begin
-    perform lock.check_primary();
+    perform lock_internal.check_primary();
     with idle as materialized (
         select locked_keys.key
         from lock.locked_keys

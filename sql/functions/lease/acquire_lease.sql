@@ -3,7 +3,7 @@
 -- The row of lock.lease_name is the gate of all who acquire the name: whoever is granted raises its token. The first statement
 -- reads token and leases on one snapshot and grants by itself when a permit is free: if the token is still the same at the gate,
 -- nobody was granted in between, and the count holds. Both are read without reference to the row that is updated, so that they keep
--- the snapshot's values should the update have waited; it hardly ever does, because of lock.uncontended. When the permits are taken on
+-- the snapshot's values should the update have waited; it hardly ever does, because of lock_internal.uncontended. When the permits are taken on
 -- that snapshot, nothing is written and nothing waited for.
 --
 -- Otherwise, and when expired leases are in the way, the last passage waits at the gate and counts behind it, on a snapshot of
@@ -46,8 +46,8 @@ begin
         or acquire_lease.permits is null or acquire_lease.permits < 1
         or pg_is_in_recovery()
     then
-        perform lock.check_lease(acquire_lease.name, acquire_lease.owner, acquire_lease.ttl, acquire_lease.permits);
-        perform lock.check_primary();
+        perform lock_internal.check_lease(acquire_lease.name, acquire_lease.owner, acquire_lease.ttl, acquire_lease.permits);
+        perform lock_internal.check_primary();
     end if;
 
     with gate as (
@@ -58,7 +58,7 @@ begin
           and lease_name.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
           and case
                 when not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)
-                then lock.uncontended(lease_name.name)
+                then lock_internal.uncontended(lease_name.name)
               end
         returning lease_name.token
     )
@@ -89,9 +89,9 @@ begin
         where lease_name.name = acquire_lease.name
         returning lease_name.token into known;
         if not found then
-            known := lock.add_lease_name(acquire_lease.name);
+            known := lock_internal.add_lease_name(acquire_lease.name);
         end if;
-        perform lock.uncontended(acquire_lease.name);
+        perform lock_internal.uncontended(acquire_lease.name);
         with expired as (
             delete from lock.lease
             where lease.name = acquire_lease.name

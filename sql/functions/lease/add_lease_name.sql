@@ -3,7 +3,7 @@
 -- lock.vacuum_leases forgets names, and keeps in lock.lease_floor the greatest token of any of them. Sharing that row until the
 -- transaction ends keeps a vacuum from raising it after it was read here; under REPEATABLE READ a floor that is newer than the
 -- snapshot is 40001. Vacuum takes the floor before the names, as this does: no deadlock.
-create or replace function lock.add_lease_name(
+create or replace function lock_internal.add_lease_name(
     name  text
 )
 returns bigint
@@ -29,7 +29,7 @@ begin
 end;
 $$;
 
-comment on function lock.add_lease_name(text) is
-    'Internal: makes the row of a new name and returns its first token.';
+comment on function lock_internal.add_lease_name(text) is
+    'Makes the row of a new name and returns its first token.';
 
-revoke all on function lock.add_lease_name(text) from public;
+revoke all on function lock_internal.add_lease_name(text) from public;

@@ -29,7 +29,7 @@ begin
     if expires_at > clock_timestamp() then
         return;
     end if;
-    perform lock.check_token(assert_lease.name, assert_lease.token);
+    perform lock_internal.check_token(assert_lease.name, assert_lease.token);
     if expires_at is not null then
         select lease.expires_at into expires_at
         from lock.lease

@@ -1,5 +1,5 @@
 -- check_lease refuses what acquire_lease and await_lease cannot work with.
-create or replace function lock.check_lease(
+create or replace function lock_internal.check_lease(
     name     text,
     owner    text,
     ttl      interval,
@@ -11,9 +11,9 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(check_lease.name, 'name');
-    perform lock.check_id(check_lease.owner, 'owner');
-    perform lock.check_interval(check_lease.ttl, 'ttl', true);
+    perform lock_internal.check_id(check_lease.name, 'name');
+    perform lock_internal.check_id(check_lease.owner, 'owner');
+    perform lock_internal.check_interval(check_lease.ttl, 'ttl', true);
     if check_lease.permits is null then
         raise exception 'permits must not be null'
             using errcode = 'null_value_not_allowed',
@@ -26,7 +26,7 @@ begin
 end;
 $$;
 
-comment on function lock.check_lease(text, text, interval, integer) is
-    'Internal: refuses a bad name, owner, ttl or number of permits (22004, 22023).';
+comment on function lock_internal.check_lease(text, text, interval, integer) is
+    'Refuses a bad name, owner, ttl or number of permits (22004, 22023).';
 
-revoke all on function lock.check_lease(text, text, interval, integer) from public;
+revoke all on function lock_internal.check_lease(text, text, interval, integer) from public;

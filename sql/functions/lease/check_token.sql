@@ -1,5 +1,5 @@
 -- check_token refuses a name or token that is null, and a name that no lease can have.
-create or replace function lock.check_token(
+create or replace function lock_internal.check_token(
     name   text,
     token  bigint
 )
@@ -9,7 +9,7 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(check_token.name, 'name');
+    perform lock_internal.check_id(check_token.name, 'name');
     if check_token.token is null then
         raise exception 'token must not be null'
             using errcode = 'null_value_not_allowed',
@@ -18,7 +18,7 @@ begin
 end;
 $$;
 
-comment on function lock.check_token(text, bigint) is
-    'Internal: refuses a null token (22004) and a bad name (22004, 22023).';
+comment on function lock_internal.check_token(text, bigint) is
+    'Refuses a null token (22004) and a bad name (22004, 22023).';
 
-revoke all on function lock.check_token(text, bigint) from public;
+revoke all on function lock_internal.check_token(text, bigint) from public;

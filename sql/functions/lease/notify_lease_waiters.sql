@@ -1,7 +1,7 @@
 -- notify_lease_waiters notifies channel lock_lease at commit.
 --
 -- A notification makes every commit of the server queue behind one lock, hence only for a lease that is marked as awaited.
-create or replace function lock.notify_lease_waiters(
+create or replace function lock_internal.notify_lease_waiters(
     name  text
 )
 returns void
@@ -16,7 +16,7 @@ begin
 end;
 $$;
 
-comment on function lock.notify_lease_waiters(text) is
-    'Internal: notifies channel lock_lease, payload the name.';
+comment on function lock_internal.notify_lease_waiters(text) is
+    'Notifies channel lock_lease, payload the name.';
 
-revoke all on function lock.notify_lease_waiters(text) from public;
+revoke all on function lock_internal.notify_lease_waiters(text) from public;

@@ -22,11 +22,11 @@ begin
       and lease.token = release_lease.token
     returning lease.expires_at > clock_timestamp(), lease.awaited into live, awaited;
     if not found then
-        perform lock.check_token(release_lease.name, release_lease.token);
+        perform lock_internal.check_token(release_lease.name, release_lease.token);
         return false;
     end if;
     if awaited then
-        perform lock.notify_lease_waiters(release_lease.name);
+        perform lock_internal.notify_lease_waiters(release_lease.name);
     end if;
     return live;
 end;

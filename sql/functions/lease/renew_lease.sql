@@ -17,8 +17,8 @@ as $$
 declare
     expires_at  timestamptz;
 begin
-    perform lock.check_token(renew_lease.name, renew_lease.token);
-    perform lock.check_interval(renew_lease.ttl, 'ttl', true);
+    perform lock_internal.check_token(renew_lease.name, renew_lease.token);
+    perform lock_internal.check_interval(renew_lease.ttl, 'ttl', true);
     select lease.expires_at into expires_at
     from lock.lease
     where lease.name = renew_lease.name

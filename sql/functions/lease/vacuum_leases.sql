@@ -18,8 +18,8 @@ declare
     highest     bigint;
     forgotten   bigint;
 begin
-    perform lock.check_interval(vacuum_leases.older_than, 'older_than', false);
-    perform lock.check_max(vacuum_leases.max);
+    perform lock_internal.check_interval(vacuum_leases.older_than, 'older_than', false);
+    perform lock_internal.check_max(vacuum_leases.max);
     before := clock_timestamp() - vacuum_leases.older_than;
 
     perform
@@ -66,7 +66,7 @@ end;
 $$;
 
 comment on function lock.vacuum_leases(interval, integer) is
-    'Operators: forgets up to max names (default 10000) on which no lease was granted for older_than and none is left, and returns how '
+    'For the schema''s owner. Forgets up to max names (default 10000) on which no lease was granted for older_than and none is left, and returns how '
     'many; leases that expired so long ago go too. New names start with a token above that of every forgotten one. It reads the tables '
     'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
     'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';

@@ -1,5 +1,5 @@
 -- end_migration notes that a migration is done, and gives every role that has the functions what came with it.
-create or replace function lock.end_migration(
+create or replace function lock_internal.end_migration(
     number     integer,
     direction  text
 )
@@ -25,7 +25,7 @@ begin
         from pg_proc
         cross join aclexplode(pg_proc.proacl) as item
         join pg_roles on pg_roles.oid = item.grantee
-        where pg_proc.oid = 'lock.engine()'::regprocedure
+        where pg_proc.oid = to_regprocedure('lock.engine()')
           and item.grantee <> pg_proc.proowner
     loop
         perform lock.grant_to(grantee);
@@ -33,7 +33,7 @@ begin
 end;
 $$;
 
-comment on function lock.end_migration(integer, text) is
-    'Internal: the last statement of every migration.';
+comment on function lock_internal.end_migration(integer, text) is
+    'The last statement of every migration.';
 
-revoke all on function lock.end_migration(integer, text) from public;
+revoke all on function lock_internal.end_migration(integer, text) from public;

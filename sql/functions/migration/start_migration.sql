@@ -3,7 +3,7 @@
 -- The goose CLI takes no lock: two runs read the same list of pending migrations, and both apply it. The advisory lock makes
 -- them take turns, migration by migration, and every migration may be applied twice. One that is more than a migration behind
 -- would replace newer functions by older ones, and is refused.
-create or replace function lock.start_migration(
+create or replace function lock_internal.start_migration(
     number     integer,
     direction  text
 )
@@ -29,7 +29,7 @@ begin
 end;
 $$;
 
-comment on function lock.start_migration(integer, text) is
-    'Internal: the first statement of every migration but the first.';
+comment on function lock_internal.start_migration(integer, text) is
+    'The first statement of every migration but the first.';
 
-revoke all on function lock.start_migration(integer, text) from public;
+revoke all on function lock_internal.start_migration(integer, text) from public;

@@ -1,6 +1,6 @@
 -- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any number of callers wins.
 --
--- The first update is the whole grant when nobody else is at work on the id; lock.uncontended says so, and is asked only when
+-- The first update is the whole grant when nobody else is at work on the id; lock_internal.uncontended says so, and is asked only when
 -- the flag is free. A flag that is seen set is a denial, which writes nothing.
 --
 -- What is neither is new, or in the hands of an open transaction, or shares its bucket with such an id. The insert makes the one
@@ -27,15 +27,15 @@ begin
         or octet_length(acquire_mutex.owner) not between 1 and 1024
         or pg_is_in_recovery()
     then
-        perform lock.check_primary();
-        perform lock.check_id(acquire_mutex.task_id, 'task_id');
-        perform lock.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
+        perform lock_internal.check_primary();
+        perform lock_internal.check_id(acquire_mutex.task_id, 'task_id');
+        perform lock_internal.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
     end if;
     loop
         update lock.mutex
         set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
         where mutex.task_id = acquire_mutex.task_id
-          and case when not mutex.acquired then lock.uncontended(mutex.task_id) or grabbed end;
+          and case when not mutex.acquired then lock_internal.uncontended(mutex.task_id) or grabbed end;
         if found then
             return true;
         end if;
@@ -63,10 +63,10 @@ begin
         end if;
         attempt := attempt + 1;
         if attempt > 1 then
-            perform lock.await_row('lock.mutex', 'task_id', acquire_mutex.task_id);
+            perform lock_internal.await_row('lock.mutex', 'task_id', acquire_mutex.task_id);
         end if;
         if attempt = 100 then
-            perform lock.give_up('mutex', acquire_mutex.task_id);
+            perform lock_internal.give_up('mutex', acquire_mutex.task_id);
         end if;
     end loop;
 end;

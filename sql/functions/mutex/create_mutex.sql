@@ -9,8 +9,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(create_mutex.task_id, 'task_id');
-    perform lock.check_primary();
+    perform lock_internal.check_id(create_mutex.task_id, 'task_id');
+    perform lock_internal.check_primary();
     perform from lock.mutex where mutex.task_id = create_mutex.task_id;
     if found then
         return false;

@@ -22,8 +22,8 @@ declare
     dropped  bigint;
     before   timestamp;
 begin
-    perform lock.check_drop(drop_unused_mutexes.unused_for, drop_unused_mutexes.max);
-    before := lock.unused_before(drop_unused_mutexes.unused_for);
+    perform lock_internal.check_drop(drop_unused_mutexes.unused_for, drop_unused_mutexes.max);
+    before := lock_internal.unused_before(drop_unused_mutexes.unused_for);
     loop
         select
             array_agg(oldest.task_id) filter (where not oldest.acquired),
@@ -34,7 +34,7 @@ begin
             from lock.mutex
             where mutex.unused_since <= before
               and not mutex.set_aside
-              and (mutex.acquired or lock.utc(mutex.released_at) < before)
+              and (mutex.acquired or lock_internal.utc(mutex.released_at) < before)
             order by mutex.unused_since
             limit drop_unused_mutexes.max
             for update skip locked
@@ -53,7 +53,7 @@ end;
 $$;
 
 comment on function lock.drop_unused_mutexes(interval, integer) is
-    'Operators: deletes at most max mutexes that were made or last released at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
+    'For the schema''s owner. Deletes at most max mutexes that were made or last released at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
     'Never one that is acquired, never waits. The next acquire makes a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 

@@ -12,8 +12,8 @@ as $$
 declare
     previous  jsonb;
 begin
-    perform lock.check_id(force_release_mutex.task_id, 'task_id');
-    perform lock.check_text(force_release_mutex.reason, 'reason');
+    perform lock_internal.check_id(force_release_mutex.task_id, 'task_id');
+    perform lock_internal.check_text(force_release_mutex.reason, 'reason');
     select to_jsonb(mutex) into previous
     from lock.mutex
     where mutex.task_id = force_release_mutex.task_id
@@ -29,15 +29,15 @@ begin
         acquired_at = null,
         released_at = clock_timestamp(),
         set_aside = false,
-        unused_since = lock.full_hour(lock.utc(clock_timestamp()))
+        unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()))
     where mutex.task_id = force_release_mutex.task_id;
-    perform lock.record_forced_release('mutex', force_release_mutex.task_id, force_release_mutex.reason, previous);
+    perform lock_internal.record_forced_release('mutex', force_release_mutex.task_id, force_release_mutex.reason, previous);
     return true;
 end;
 $$;
 
 comment on function lock.force_release_mutex(text, text) is
-    'Operators: releases a mutex whoever acquired it and returns true; false when it is not acquired. lock.forced_release records the operator, the reason (1 to 1024 bytes), '
+    'For the schema''s owner. Releases a mutex whoever acquired it and returns true; false when it is not acquired. lock.forced_release records the operator, the reason (1 to 1024 bytes), '
     'and the owner and time of the acquisition. The holder is not told: make sure that it is gone. Waits for a transaction that is releasing it. '
     'Errors: 22004, 22023 bad task_id or reason, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 

@@ -21,9 +21,9 @@ begin
         or octet_length(release_mutex.owner) not between 1 and 1024
         or pg_is_in_recovery()
     then
-        perform lock.check_primary();
-        perform lock.check_id(release_mutex.task_id, 'task_id');
-        perform lock.check_id(release_mutex.owner, 'owner') where release_mutex.owner is not null;
+        perform lock_internal.check_primary();
+        perform lock_internal.check_id(release_mutex.task_id, 'task_id');
+        perform lock_internal.check_id(release_mutex.owner, 'owner') where release_mutex.owner is not null;
     end if;
     loop
         update lock.mutex
@@ -33,11 +33,11 @@ begin
             acquired_at = null,
             released_at = clock_timestamp(),
             set_aside = false,
-            unused_since = lock.full_hour(lock.utc(clock_timestamp()))
+            unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()))
         where mutex.task_id = release_mutex.task_id
           and case
                 when mutex.acquired and mutex.owner is not distinct from release_mutex.owner
-                then lock.uncontended(mutex.task_id) or grabbed
+                then lock_internal.uncontended(mutex.task_id) or grabbed
               end;
         if found then
             return true;
@@ -65,10 +65,10 @@ begin
         on conflict do nothing;
         attempt := attempt + 1;
         if attempt > 1 then
-            perform lock.await_row('lock.mutex', 'task_id', release_mutex.task_id);
+            perform lock_internal.await_row('lock.mutex', 'task_id', release_mutex.task_id);
         end if;
         if attempt = 100 then
-            perform lock.give_up('mutex', release_mutex.task_id);
+            perform lock_internal.give_up('mutex', release_mutex.task_id);
         end if;
     end loop;
 end;

@@ -9,7 +9,7 @@
 --
 -- Two spellings of one condition: "head" reads the index of the queue's order, "head >= true" the index by entity. Neither
 -- query can be planned on the other's index, whatever the statistics say.
-create or replace function lock.add_request()
+create or replace function lock_internal.add_request()
 returns trigger
 language plpgsql
 volatile
@@ -21,9 +21,9 @@ declare
     leader  bigint;
 begin
     if new.entity_id is null or new.entity_id = '' or octet_length(new.entity_id) > 1024 then
-        perform lock.check_id(new.entity_id, 'entity_id');
+        perform lock_internal.check_id(new.entity_id, 'entity_id');
     elsif new.queue_id is null or new.queue_id = '' or octet_length(new.queue_id) > 1024 then
-        perform lock.check_id(new.queue_id, 'queue_id');
+        perform lock_internal.check_id(new.queue_id, 'queue_id');
     end if;
 
     if new.request_status in ('complete', 'error') then
@@ -56,13 +56,13 @@ begin
     end if;
 
     if current_setting('lock.woken', true) is distinct from 'lock_request ' || new.queue_id then
-        perform lock.wake('lock_request', new.queue_id);
+        perform lock_internal.wake('lock_request', new.queue_id);
     end if;
     return new;
 end;
 $$;
 
-comment on function lock.add_request() is
-    'Internal: the trigger that completes a new request. Never waits. Errors: 22004, 22023 bad id or status.';
+comment on function lock_internal.add_request() is
+    'The trigger that completes a new request. Never waits. Errors: 22004, 22023 bad id or status.';
 
-revoke all on function lock.add_request() from public;
+revoke all on function lock_internal.add_request() from public;

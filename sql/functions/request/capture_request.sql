@@ -60,9 +60,9 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass gen_random_uuid() as process_id, and as after 0 or the first request_id of the last batch.';
     elsif capture_request.queue_id is null or capture_request.queue_id = '' or octet_length(capture_request.queue_id) > 1024 then
-        perform lock.check_id(capture_request.queue_id, 'queue_id');
+        perform lock_internal.check_id(capture_request.queue_id, 'queue_id');
     end if;
-    perform lock.check_primary();
+    perform lock_internal.check_primary();
 
     loop
         select candidate.request_id, candidate.entity_id
@@ -189,7 +189,7 @@ begin
         exit when taken is not null;
 
         if free <> '{}' then
-            perform lock.retire_heads(capture_request.queue_id, entity, free);
+            perform lock_internal.retire_heads(capture_request.queue_id, entity, free);
         end if;
     end loop;
 

@@ -2,7 +2,7 @@
 --
 -- The delete has waited for everybody who counts on the head, and nobody can any more. To see what they committed takes a
 -- snapshot newer than that.
-create or replace function lock.pass_on_head()
+create or replace function lock_internal.pass_on_head()
 returns trigger
 language plpgsql
 volatile
@@ -15,12 +15,12 @@ begin
             using errcode = 'object_not_in_prerequisite_state',
                   hint = 'Delete under READ COMMITTED, or what is settled alone: lock.purge_requests.';
     end if;
-    perform lock.retire_heads(old.queue_id, old.entity_id, array[]::bigint[]);
+    perform lock_internal.retire_heads(old.queue_id, old.entity_id, array[]::bigint[]);
     return null;
 end;
 $$;
 
-comment on function lock.pass_on_head() is
-    'Internal: the trigger that hands the followers of a deleted head on. Error: 55000 unless READ COMMITTED.';
+comment on function lock_internal.pass_on_head() is
+    'The trigger that hands the followers of a deleted head on. Error: 55000 unless READ COMMITTED.';
 
-revoke all on function lock.pass_on_head() from public;
+revoke all on function lock_internal.pass_on_head() from public;

@@ -14,8 +14,8 @@ as $$
 declare
     purged  bigint;
 begin
-    perform lock.check_interval(purge_requests.older_than, 'older_than', false);
-    perform lock.check_max(purge_requests.max);
+    perform lock_internal.check_interval(purge_requests.older_than, 'older_than', false);
+    perform lock_internal.check_max(purge_requests.max);
     delete from lock.request
     where request.request_id = any (array(
         select old.request_id

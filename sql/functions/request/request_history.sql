@@ -13,9 +13,9 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-    perform lock.check_id(request_history.entity_id, 'entity_id');
-    perform lock.check_id(request_history.queue_id, 'queue_id');
-    perform lock.check_max(request_history.max);
+    perform lock_internal.check_id(request_history.entity_id, 'entity_id');
+    perform lock_internal.check_id(request_history.queue_id, 'queue_id');
+    perform lock_internal.check_max(request_history.max);
     return query
         select *
         from (

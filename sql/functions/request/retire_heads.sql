@@ -2,7 +2,7 @@
 --
 -- The caller holds the entity, and locked the heads for update before this function's snapshots: so everything that counted
 -- on them is seen here.
-create or replace function lock.retire_heads(
+create or replace function lock_internal.retire_heads(
     queue_id   text,
     entity_id  text,
     heads      bigint[]
@@ -51,7 +51,7 @@ begin
 end;
 $$;
 
-comment on function lock.retire_heads(text, text, bigint[]) is
-    'Internal: takes settled heads off the queue and puts the entity''s oldest outstanding request there. See lock.add_request.';
+comment on function lock_internal.retire_heads(text, text, bigint[]) is
+    'Takes settled heads off the queue and puts the entity''s oldest outstanding request there. See lock_internal.add_request.';
 
-revoke all on function lock.retire_heads(text, text, bigint[]) from public;
+revoke all on function lock_internal.retire_heads(text, text, bigint[]) from public;

@@ -35,7 +35,7 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = 'new puts the requests back for another try.';
     elsif settle_request.delay is distinct from interval '0' then
-        perform lock.check_interval(settle_request.delay, 'delay', false);
+        perform lock_internal.check_interval(settle_request.delay, 'delay', false);
         if settle_request.status <> 'new' then
             raise exception 'what is settled as % cannot have a delay', settle_request.status
                 using errcode = 'invalid_parameter_value',
@@ -54,7 +54,7 @@ begin
         end if;
         if settle_request.status = 'new' then
             if settle_request.delay > interval '0' then
-                until := (lock.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
+                until := (lock_internal.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
                 update lock.request
                 set available_at = until
                 where request.request_id = any (batch.heads)
@@ -89,7 +89,7 @@ begin
                     perform set_config('lock.heads_kept', 'true', true);
                 end if;
             end if;
-            perform lock.retire_heads(batch.queue_id, batch.entity_id, batch.free);
+            perform lock_internal.retire_heads(batch.queue_id, batch.entity_id, batch.free);
         end if;
         settled := settled + moved;
     end loop;

@@ -53,16 +53,16 @@ declare
     looked     interval := interval '0';
 begin
     if capture.max is null or capture.max < 1 then
-        perform lock.check_max(capture.max);
+        perform lock_internal.check_max(capture.max);
     end if;
     if capture.queue_id is null or capture.queue_id = '' or octet_length(capture.queue_id) > 1024 then
-        perform lock.check_id(capture.queue_id, 'queue_id');
+        perform lock_internal.check_id(capture.queue_id, 'queue_id');
     end if;
     if capture.statuses is null or cardinality(capture.statuses) = 0 or not capture.statuses <@ '{new,done,failed}' then
-        perform lock.check_statuses(capture.statuses);
+        perform lock_internal.check_statuses(capture.statuses);
     end if;
     if capture.owner = '' or octet_length(capture.owner) > 1024 then
-        perform lock.check_id(capture.owner, 'owner');
+        perform lock_internal.check_id(capture.owner, 'owner');
     end if;
 
     if note[1] = capture.queue_id and moment < note[2]::bigint then
@@ -97,7 +97,7 @@ begin
             update lock.task
             set attempt = task.attempt + 1,
                 retries_left = task.retries_left - 1,
-                deadline = (lock.utc(began) + task.timeout) at time zone interval '0',
+                deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
                 owner = capture.owner,
                 changed_at = began
             from unnest(chosen) as held(id)
@@ -135,7 +135,7 @@ begin
                 set status = 'in_progress',
                     attempt = task.attempt + 1,
                     retries_left = task.retries_left - 1,
-                    deadline = (lock.utc(began) + task.timeout) at time zone interval '0',
+                    deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
                     owner = capture.owner,
                     changed_at = began
                 from unnest(chosen) as held(id)

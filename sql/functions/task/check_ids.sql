@@ -1,5 +1,5 @@
 -- check_ids refuses a list of ids that is null, has a null, an id twice, or one that is empty or too long.
-create or replace function lock.check_ids(
+create or replace function lock_internal.check_ids(
     ids  text[]
 )
 returns void
@@ -20,7 +20,7 @@ begin
                   hint = 'Pass an array of texts of 1 to 1024 bytes.';
     end if;
     if cardinality(check_ids.ids) = 1 then
-        perform lock.check_id(check_ids.ids[array_lower(check_ids.ids, 1)], 'id');
+        perform lock_internal.check_id(check_ids.ids[array_lower(check_ids.ids, 1)], 'id');
         return;
     end if;
     select given.id into bad
@@ -29,7 +29,7 @@ begin
     having count(*) > 1 or given.id = '' or octet_length(given.id) > 1024
     limit 1;
     if found then
-        perform lock.check_id(bad, 'id');
+        perform lock_internal.check_id(bad, 'id');
         raise exception 'id % is given twice', bad
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass every id once.';
@@ -37,7 +37,7 @@ begin
 end;
 $$;
 
-comment on function lock.check_ids(text[]) is
-    'Internal: refuses a list of ids that is null or has a null (22004), an id twice, or one that is empty or too long (22023).';
+comment on function lock_internal.check_ids(text[]) is
+    'Refuses a list of ids that is null or has a null (22004), an id twice, or one that is empty or too long (22023).';
 
-revoke all on function lock.check_ids(text[]) from public;
+revoke all on function lock_internal.check_ids(text[]) from public;

@@ -1,5 +1,5 @@
 -- check_known refuses a task that does not exist.
-create or replace function lock.check_known(
+create or replace function lock_internal.check_known(
     id        text,
     queue_id  text
 )
@@ -17,7 +17,7 @@ begin
 end;
 $$;
 
-comment on function lock.check_known(text, text) is
-    'Internal: refuses a task that does not exist (P0002).';
+comment on function lock_internal.check_known(text, text) is
+    'Refuses a task that does not exist (P0002).';
 
-revoke all on function lock.check_known(text, text) from public;
+revoke all on function lock_internal.check_known(text, text) from public;

@@ -1,5 +1,5 @@
 -- check_statuses refuses a list of statuses that capture cannot take tasks from.
-create or replace function lock.check_statuses(
+create or replace function lock_internal.check_statuses(
     statuses  text[]
 )
 returns void
@@ -20,7 +20,7 @@ begin
 end;
 $$;
 
-comment on function lock.check_statuses(text[]) is
-    'Internal: refuses statuses that capture cannot take tasks from (22004, 22023).';
+comment on function lock_internal.check_statuses(text[]) is
+    'Refuses statuses that capture cannot take tasks from (22004, 22023).';
 
-revoke all on function lock.check_statuses(text[]) from public;
+revoke all on function lock_internal.check_statuses(text[]) from public;

@@ -1,5 +1,5 @@
 -- check_task refuses what no task can have.
-create or replace function lock.check_task(
+create or replace function lock_internal.check_task(
     queue_id      text,
     status        lock.task_status,
     retries_left  integer,
@@ -13,7 +13,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if check_task.queue_id is null or check_task.queue_id = '' or octet_length(check_task.queue_id) > 1024 then
-        perform lock.check_id(check_task.queue_id, 'queue_id');
+        perform lock_internal.check_id(check_task.queue_id, 'queue_id');
     end if;
     if check_task.status is null then
         raise exception 'status must not be null'
@@ -33,12 +33,12 @@ begin
                   hint = 'Pass a time, or null for now.';
     end if;
     if check_task.timeout is not null then
-        perform lock.check_interval(check_task.timeout, 'timeout', true);
+        perform lock_internal.check_interval(check_task.timeout, 'timeout', true);
     end if;
 end;
 $$;
 
-comment on function lock.check_task(text, lock.task_status, integer, interval, timestamptz) is
-    'Internal: refuses what no task can have (22004, 22023).';
+comment on function lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz) is
+    'Refuses what no task can have (22004, 22023).';
 
-revoke all on function lock.check_task(text, lock.task_status, integer, interval, timestamptz) from public;
+revoke all on function lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz) from public;

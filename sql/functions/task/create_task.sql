@@ -17,8 +17,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(create_task.id, 'id');
-    perform lock.check_task(create_task.queue_id, create_task.status, create_task.retries_left, create_task.timeout, create_task.available_at);
+    perform lock_internal.check_id(create_task.id, 'id');
+    perform lock_internal.check_task(create_task.queue_id, create_task.status, create_task.retries_left, create_task.timeout, create_task.available_at);
     insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
     values (
         create_task.queue_id, create_task.id, create_task.status, create_task.retries_left, create_task.timeout, create_task.payload,
@@ -28,7 +28,7 @@ begin
     if not found then
         return false;
     end if;
-    perform lock.wake('lock_task', create_task.queue_id);
+    perform lock_internal.wake('lock_task', create_task.queue_id);
     return true;
 end;
 $$;

@@ -22,8 +22,8 @@ declare
     began  constant timestamptz := coalesce(create_tasks.available_at, clock_timestamp());
     added  bigint;
 begin
-    perform lock.check_ids(create_tasks.ids);
-    perform lock.check_task(create_tasks.queue_id, create_tasks.status, create_tasks.retries_left, create_tasks.timeout, create_tasks.available_at);
+    perform lock_internal.check_ids(create_tasks.ids);
+    perform lock_internal.check_task(create_tasks.queue_id, create_tasks.status, create_tasks.retries_left, create_tasks.timeout, create_tasks.available_at);
     if cardinality(create_tasks.payloads) <> cardinality(create_tasks.ids) then
         raise exception '% payloads for % ids', cardinality(create_tasks.payloads), cardinality(create_tasks.ids)
             using errcode = 'invalid_parameter_value',
@@ -38,7 +38,7 @@ begin
     on conflict on constraint task_pkey do nothing;
     get diagnostics added = row_count;
     if added > 0 then
-        perform lock.wake('lock_task', create_tasks.queue_id);
+        perform lock_internal.wake('lock_task', create_tasks.queue_id);
     end if;
     return added;
 end;

@@ -12,9 +12,9 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(extend_task.id, 'id');
-    perform lock.check_id(extend_task.queue_id, 'queue_id');
-    perform lock.check_interval(extend_task.timeout, 'timeout', true);
+    perform lock_internal.check_id(extend_task.id, 'id');
+    perform lock_internal.check_id(extend_task.queue_id, 'queue_id');
+    perform lock_internal.check_interval(extend_task.timeout, 'timeout', true);
     if extend_task.attempt is null then
         raise exception 'attempt must not be null'
             using errcode = 'null_value_not_allowed',
@@ -29,13 +29,13 @@ begin
       and task.status = 'in_progress'
     for no key update;
     update lock.task
-    set deadline = (lock.utc(clock_timestamp()) + extend_task.timeout) at time zone interval '0'
+    set deadline = (lock_internal.utc(clock_timestamp()) + extend_task.timeout) at time zone interval '0'
     where task.queue_id = extend_task.queue_id
       and task.id = extend_task.id
       and task.attempt = extend_task.attempt
       and task.status = 'in_progress';
     if not found then
-        perform lock.check_known(extend_task.id, extend_task.queue_id);
+        perform lock_internal.check_known(extend_task.id, extend_task.queue_id);
         return false;
     end if;
     return true;

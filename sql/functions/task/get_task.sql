@@ -10,8 +10,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(get_task.id, 'id');
-    perform lock.check_id(get_task.queue_id, 'queue_id');
+    perform lock_internal.check_id(get_task.id, 'id');
+    perform lock_internal.check_id(get_task.queue_id, 'queue_id');
     return query
         select task.*
         from lock.task

@@ -19,8 +19,8 @@ declare
     due      timestamptz;
     soonest  timestamptz;
 begin
-    perform lock.check_id(next_task_in.queue_id, 'queue_id');
-    perform lock.check_statuses(next_task_in.statuses);
+    perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
+    perform lock_internal.check_statuses(next_task_in.statuses);
     select task.deadline into soonest
     from lock.task
     where task.queue_id = next_task_in.queue_id

@@ -22,14 +22,14 @@ declare
     more    text[];
     purged  bigint;
 begin
-    perform lock.check_interval(purge_tasks.older_than, 'older_than', false);
-    perform lock.check_task(purge_tasks.queue_id, purge_tasks.status, null, null, null);
+    perform lock_internal.check_interval(purge_tasks.older_than, 'older_than', false);
+    perform lock_internal.check_task(purge_tasks.queue_id, purge_tasks.status, null, null, null);
     if purge_tasks.status not in ('done', 'failed') then
         raise exception 'only done and failed tasks can be purged, not %', purge_tasks.status
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass done, or failed for the dead letters.';
     end if;
-    perform lock.check_max(purge_tasks.max);
+    perform lock_internal.check_max(purge_tasks.max);
     before := clock_timestamp() - purge_tasks.older_than;
     select array_agg(held.id) into chosen
     from (

@@ -11,8 +11,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(retry_task.id, 'id');
-    perform lock.check_id(retry_task.queue_id, 'queue_id');
+    perform lock_internal.check_id(retry_task.id, 'id');
+    perform lock_internal.check_id(retry_task.queue_id, 'queue_id');
     if retry_task.retries_left < 1 then
         raise exception 'retries_left must be at least 1, not %', retry_task.retries_left
             using errcode = 'invalid_parameter_value',
@@ -28,10 +28,10 @@ begin
       and task.id = retry_task.id
       and task.status <> 'in_progress';
     if not found then
-        perform lock.check_known(retry_task.id, retry_task.queue_id);
+        perform lock_internal.check_known(retry_task.id, retry_task.queue_id);
         return false;
     end if;
-    perform lock.wake('lock_task', retry_task.queue_id);
+    perform lock_internal.wake('lock_task', retry_task.queue_id);
     return true;
 end;
 $$;

@@ -18,26 +18,26 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if set_status.id is null or set_status.id = '' or octet_length(set_status.id) > 1024 then
-        perform lock.check_id(set_status.id, 'id');
+        perform lock_internal.check_id(set_status.id, 'id');
     end if;
-    perform lock.check_task(set_status.queue_id, set_status.status, null, null, null);
+    perform lock_internal.check_task(set_status.queue_id, set_status.status, null, null, null);
     if set_status.delay is null or set_status.delay <> interval '0' then
-        perform lock.check_interval(set_status.delay, 'delay', true);
+        perform lock_internal.check_interval(set_status.delay, 'delay', true);
     end if;
     update lock.task
     set status = set_status.status,
-        available_at = (lock.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
+        available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
         deadline = null,
         changed_at = clock_timestamp()
     where task.queue_id = set_status.queue_id
       and task.id = set_status.id
       and (set_status.attempt is null or task.attempt = set_status.attempt and task.status = 'in_progress');
     if not found then
-        perform lock.check_known(set_status.id, set_status.queue_id);
+        perform lock_internal.check_known(set_status.id, set_status.queue_id);
         return false;
     end if;
     if set_status.status <> 'done' then
-        perform lock.wake('lock_task', set_status.queue_id);
+        perform lock_internal.wake('lock_task', set_status.queue_id);
     end if;
     return true;
 end;

@@ -14,13 +14,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if set_statuses.ids is null then
-        perform lock.check_ids(set_statuses.ids);
+        perform lock_internal.check_ids(set_statuses.ids);
     end if;
-    perform lock.check_task(set_statuses.queue_id, set_statuses.status, null, null, null);
+    perform lock_internal.check_task(set_statuses.queue_id, set_statuses.status, null, null, null);
     if set_statuses.delay is null or set_statuses.delay <> interval '0' then
-        perform lock.check_interval(set_statuses.delay, 'delay', true);
+        perform lock_internal.check_interval(set_statuses.delay, 'delay', true);
     end if;
-    return lock.settle(
+    return lock_internal.settle(
         set_statuses.ids,
         set_statuses.attempts,
         array_fill(set_statuses.status::text, array[cardinality(set_statuses.ids)]),

@@ -2,7 +2,7 @@
 --
 -- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
 -- the same tasks go through them in the same order.
-create or replace function lock.settle(
+create or replace function lock_internal.settle(
     ids       text[],
     attempts  bigint[],
     results   text[],
@@ -23,9 +23,9 @@ declare
     given    constant integer := cardinality(settle.ids);
     settled  bigint;
 begin
-    perform lock.check_ids(settle.ids);
+    perform lock_internal.check_ids(settle.ids);
     if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
-        perform lock.check_id(settle.queue_id, 'queue_id');
+        perform lock_internal.check_id(settle.queue_id, 'queue_id');
     end if;
     if settle.attempts is null or array_position(settle.attempts, null) is not null
         or settle.results is null or array_position(settle.results, null) is not null
@@ -44,14 +44,14 @@ begin
                   hint = 'Use lock.extend_task to hold a task for longer.';
     end if;
     if settle.delays is not null then
-        perform lock.check_interval(delay, 'delay', true)
+        perform lock_internal.check_interval(delay, 'delay', true)
         from unnest(settle.delays) as delay
         where delay <> interval '0';
     end if;
 
     update lock.task
     set status = result.status::lock.task_status,
-        available_at = (lock.utc(clock_timestamp()) + coalesce(result.delay, '0')) at time zone interval '0',
+        available_at = (lock_internal.utc(clock_timestamp()) + coalesce(result.delay, '0')) at time zone interval '0',
         deadline = null,
         changed_at = clock_timestamp()
     from (
@@ -66,13 +66,13 @@ begin
       and task.status = 'in_progress';
     get diagnostics settled = row_count;
     if settled > 0 and settle.results && '{new,failed}' then
-        perform lock.wake('lock_task', settle.queue_id);
+        perform lock_internal.wake('lock_task', settle.queue_id);
     end if;
     return settled;
 end;
 $$;
 
-comment on function lock.settle(text[], bigint[], text[], text, interval[]) is
-    'Internal: ends the attempts that are still theirs; how many. See lock.set_statuses.';
+comment on function lock_internal.settle(text[], bigint[], text[], text, interval[]) is
+    'Ends the attempts that are still theirs; how many. See lock.set_statuses.';
 
-revoke all on function lock.settle(text[], bigint[], text[], text, interval[]) from public;
+revoke all on function lock_internal.settle(text[], bigint[], text[], text, interval[]) from public;

@@ -20,7 +20,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if settle_and_capture.ids is distinct from '{}' then
-        perform lock.settle(
+        perform lock_internal.settle(
             settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
             settle_and_capture.delays
         );

@@ -10,9 +10,9 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_primary();
-    perform lock.check_id(create_throttled_resource.resource_id, 'resource_id');
-    perform lock.check_length(create_throttled_resource.throttle_interval, 'throttle_interval', false);
+    perform lock_internal.check_primary();
+    perform lock_internal.check_id(create_throttled_resource.resource_id, 'resource_id');
+    perform lock_internal.check_length(create_throttled_resource.throttle_interval, 'throttle_interval', false);
     -- As text, because 1 month and 30 days are equal as intervals.
     perform
     from lock.throttled_resource
@@ -32,11 +32,11 @@ begin
         throttle_interval = create_throttled_resource.throttle_interval,
         unused_since = greatest(
             throttled_resource.unused_since,
-            lock.full_hour(lock.utc(throttled_resource.last_locked) + create_throttled_resource.throttle_interval)
+            lock_internal.full_hour(lock_internal.utc(throttled_resource.last_locked) + create_throttled_resource.throttle_interval)
         )
     where throttled_resource.resource_id = create_throttled_resource.resource_id;
     if not found then
-        perform lock.give_up('throttled resource', create_throttled_resource.resource_id);
+        perform lock_internal.give_up('throttled resource', create_throttled_resource.resource_id);
     end if;
     return false;
 end;

@@ -9,7 +9,7 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select lock.drop_unused(
+    select lock_internal.drop_unused(
         'lock.throttled_resource', 'resource_id',
         'last_locked at time zone ''UTC'' + throttle_interval',
         drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max
@@ -17,7 +17,7 @@ as $$
 $$;
 
 comment on function lock.drop_unused_throttled_resources(interval, integer) is
-    'Operators: deletes at most max throttled resources whose last interval, or making when they were never locked, ended at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
+    'For the schema''s owner. Deletes at most max throttled resources whose last interval, or making when they were never locked, ended at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
     'Never one that is denied now, never waits. A dropped one must be made again: until then locking it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 

@@ -12,14 +12,14 @@ as $$
 declare
     previous  lock.throttled_resource;
 begin
-    perform lock.check_primary();
-    perform lock.check_id(force_release_throttled_resource.resource_id, 'resource_id');
-    perform lock.check_text(force_release_throttled_resource.reason, 'reason');
+    perform lock_internal.check_primary();
+    perform lock_internal.check_id(force_release_throttled_resource.resource_id, 'resource_id');
+    perform lock_internal.check_text(force_release_throttled_resource.reason, 'reason');
     -- One that is free is not even locked.
     perform
     from lock.throttled_resource
     where throttled_resource.resource_id = force_release_throttled_resource.resource_id
-      and lock.utc(throttled_resource.last_locked) + throttled_resource.throttle_interval < lock.utc(clock_timestamp());
+      and lock_internal.utc(throttled_resource.last_locked) + throttled_resource.throttle_interval < lock_internal.utc(clock_timestamp());
     if found then
         return false;
     end if;
@@ -31,19 +31,19 @@ begin
         raise exception 'throttled resource "%" was never created', force_release_throttled_resource.resource_id
             using errcode = 'no_data_found',
                   hint = 'select resource_id from lock.throttled_resource lists what there is.';
-    elsif lock.utc(previous.last_locked) + previous.throttle_interval < lock.utc(clock_timestamp()) then
+    elsif lock_internal.utc(previous.last_locked) + previous.throttle_interval < lock_internal.utc(clock_timestamp()) then
         return false;
     end if;
     update lock.throttled_resource
     set last_locked = '-infinity', last_locker_details = ''
     where throttled_resource.resource_id = force_release_throttled_resource.resource_id;
-    perform lock.record_forced_release('throttle', force_release_throttled_resource.resource_id, force_release_throttled_resource.reason, to_jsonb(previous));
+    perform lock_internal.record_forced_release('throttle', force_release_throttled_resource.resource_id, force_release_throttled_resource.reason, to_jsonb(previous));
     return true;
 end;
 $$;
 
 comment on function lock.force_release_throttled_resource(text, text) is
-    'Operators: lets a resource be locked at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
+    'For the schema''s owner. Lets a resource be locked at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
     'Waits for a transaction that has just locked it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 revoke all on function lock.force_release_throttled_resource(text, text) from public;

@@ -25,20 +25,20 @@ begin
         or ltrim(lock_throttled_resource.details, E' \t\n\x0b\f\r') = ''
         or pg_is_in_recovery()
     then
-        perform lock.check_primary();
-        perform lock.check_id(lock_throttled_resource.resource_id, 'resource_id');
-        perform lock.check_text(lock_throttled_resource.details, 'details');
+        perform lock_internal.check_primary();
+        perform lock_internal.check_id(lock_throttled_resource.resource_id, 'resource_id');
+        perform lock_internal.check_text(lock_throttled_resource.details, 'details');
     end if;
     update lock.throttled_resource
     set
         last_locked = right_now,
         last_locker_details = lock_throttled_resource.details,
-        unused_since = lock.full_hour(lock.utc(right_now) + throttled_resource.throttle_interval)
+        unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ready.resource_id
         from lock.throttled_resource as ready
         where ready.resource_id = lock_throttled_resource.resource_id
-          and lock.utc(ready.last_locked) + ready.throttle_interval < lock.utc(right_now)
+          and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(right_now)
         for no key update skip locked
     );
     if found then
@@ -52,7 +52,7 @@ begin
             using errcode = 'no_data_found',
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
     elsif ahead then
-        perform lock.pull_back_throttled_resource(lock_throttled_resource.resource_id);
+        perform lock_internal.pull_back_throttled_resource(lock_throttled_resource.resource_id);
     end if;
     return false;
 end;

@@ -2,7 +2,7 @@
 --
 -- Nothing is granted early: the grant was made before now, so a full interval from now is at least one from the grant. The
 -- margin keeps it from steps of milliseconds and from servers whose clocks differ. A row that somebody holds is left alone.
-create or replace function lock.pull_back_throttled_resource(
+create or replace function lock_internal.pull_back_throttled_resource(
     resource_id  text
 )
 returns void
@@ -17,12 +17,12 @@ begin
     update lock.throttled_resource
     set
         last_locked = right_now,
-        unused_since = lock.full_hour(lock.utc(right_now) + throttled_resource.throttle_interval)
+        unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ahead.resource_id
         from lock.throttled_resource as ahead
         where ahead.resource_id = pull_back_throttled_resource.resource_id
-          and lock.utc(ahead.last_locked) > lock.utc(right_now) + ahead.throttle_interval + interval '1 minute'
+          and lock_internal.utc(ahead.last_locked) > lock_internal.utc(right_now) + ahead.throttle_interval + interval '1 minute'
         for no key update skip locked
     );
     if found then
@@ -31,7 +31,7 @@ begin
 end;
 $$;
 
-comment on function lock.pull_back_throttled_resource(text) is
-    'Internal: sets last_locked to now when it lies more than the interval and a minute in the future.';
+comment on function lock_internal.pull_back_throttled_resource(text) is
+    'Sets last_locked to now when it lies more than the interval and a minute in the future.';
 
-revoke all on function lock.pull_back_throttled_resource(text) from public;
+revoke all on function lock_internal.pull_back_throttled_resource(text) from public;

@@ -29,9 +29,9 @@ begin
         or not isfinite(acquire_time_slot.at)
         or pg_is_in_recovery()
     then
-        perform lock.check_primary();
-        perform lock.check_id(acquire_time_slot.task_id, 'task_id');
-        perform lock.check_length(acquire_time_slot.resolution, 'resolution', true);
+        perform lock_internal.check_primary();
+        perform lock_internal.check_id(acquire_time_slot.task_id, 'task_id');
+        perform lock_internal.check_length(acquire_time_slot.resolution, 'resolution', true);
         if not isfinite(acquire_time_slot.at) then
             raise exception 'at must be finite, not %', acquire_time_slot.at
                 using errcode = 'invalid_parameter_value',
@@ -42,7 +42,7 @@ begin
         right_now := clock_timestamp();
         slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, right_now), timestamptz 'epoch');
         if acquire_time_slot.at < timestamptz 'epoch'
-            and lock.utc(slot) + acquire_time_slot.resolution <= lock.utc(acquire_time_slot.at)
+            and lock_internal.utc(slot) + acquire_time_slot.resolution <= lock_internal.utc(acquire_time_slot.at)
         then
             slot := acquire_time_slot.at;
         end if;
@@ -51,9 +51,9 @@ begin
             slot_start = slot,
             resolution = acquire_time_slot.resolution,
             granted_at = right_now,
-            unused_since = lock.full_hour(greatest(lock.utc(slot) + acquire_time_slot.resolution, lock.utc(right_now)))
+            unused_since = lock_internal.full_hour(greatest(lock_internal.utc(slot) + acquire_time_slot.resolution, lock_internal.utc(right_now)))
         where time_slot.task_id = acquire_time_slot.task_id
-          and case when time_slot.slot_start < slot then lock.uncontended(time_slot.task_id) or grabbed end;
+          and case when time_slot.slot_start < slot then lock_internal.uncontended(time_slot.task_id) or grabbed end;
         if found or granted then
             -- The update itself may have waited, for a row that somebody had only locked. Once: it can take longer than a slot.
             grabbed := not granted
@@ -86,10 +86,10 @@ begin
         on conflict do nothing;
         attempt := attempt + 1;
         if attempt > 1 then
-            perform lock.await_row('lock.time_slot', 'task_id', acquire_time_slot.task_id);
+            perform lock_internal.await_row('lock.time_slot', 'task_id', acquire_time_slot.task_id);
         end if;
         if attempt = 100 then
-            perform lock.give_up('time slot', acquire_time_slot.task_id);
+            perform lock_internal.give_up('time slot', acquire_time_slot.task_id);
         end if;
     end loop;
 end;

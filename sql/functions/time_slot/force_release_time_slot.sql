@@ -12,8 +12,8 @@ as $$
 declare
     previous  jsonb;
 begin
-    perform lock.check_id(force_release_time_slot.task_id, 'task_id');
-    perform lock.check_text(force_release_time_slot.reason, 'reason');
+    perform lock_internal.check_id(force_release_time_slot.task_id, 'task_id');
+    perform lock_internal.check_text(force_release_time_slot.reason, 'reason');
     select to_jsonb(time_slot) into previous
     from lock.time_slot
     where time_slot.task_id = force_release_time_slot.task_id
@@ -25,13 +25,13 @@ begin
     update lock.time_slot
     set slot_start = '-infinity', resolution = '0'
     where time_slot.task_id = force_release_time_slot.task_id;
-    perform lock.record_forced_release('time_slot', force_release_time_slot.task_id, force_release_time_slot.reason, previous);
+    perform lock_internal.record_forced_release('time_slot', force_release_time_slot.task_id, force_release_time_slot.reason, previous);
     return true;
 end;
 $$;
 
 comment on function lock.force_release_time_slot(text, text) is
-    'Operators: forgets the newest slot of a task, so that any slot can be acquired next, even one that was granted before, and returns true; false when there is nothing to forget. '
+    'For the schema''s owner. Forgets the newest slot of a task, so that any slot can be acquired next, even one that was granted before, and returns true; false when there is nothing to forget. '
     'For a slot that a producer took far in the future, or a clock that was set back. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
     'Waits for a transaction that has just acquired a slot. Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 

@@ -25,30 +25,30 @@ begin
         or octet_length(acquire_timeout.task_id) not between 1 and 1024
         or pg_is_in_recovery()
     then
-        perform lock.check_primary();
-        perform lock.check_id(acquire_timeout.task_id, 'task_id');
+        perform lock_internal.check_primary();
+        perform lock_internal.check_id(acquire_timeout.task_id, 'task_id');
     end if;
     loop
         right_now := clock_timestamp();
         update lock.timeout
-        set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)
+        set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
         where timeout.task_id = acquire_timeout.task_id
           and case
-                when lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now)
-                then lock.uncontended(timeout.task_id) or grabbed
+                when lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now)
+                then lock_internal.uncontended(timeout.task_id) or grabbed
               end;
         if found then
             if clock_timestamp() - right_now > interval '10 milliseconds' then
                 right_now := clock_timestamp();
                 update lock.timeout
-                set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)
+                set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
                 where timeout.task_id = acquire_timeout.task_id;
             end if;
             return true;
         end if;
         select
             timeout.timeout,
-            lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now),
+            lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now),
             timeout.ts > right_now
         into length, passed, ahead
         from lock.timeout
@@ -56,7 +56,7 @@ begin
         exit when not found;
         if not passed then
             if ahead then
-                perform lock.pull_back_timeout(acquire_timeout.task_id);
+                perform lock_internal.pull_back_timeout(acquire_timeout.task_id);
             end if;
             return false;
         end if;
@@ -64,7 +64,7 @@ begin
             perform
             from lock.timeout
             where timeout.task_id = acquire_timeout.task_id
-              and lock.utc(timeout.ts) + timeout.timeout < lock.utc(right_now)
+              and lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now)
             for no key update skip locked;
             grabbed := found;
             continue when grabbed;
@@ -75,10 +75,10 @@ begin
         exit when found;
         attempt := attempt + 1;
         if attempt > 1 then
-            perform lock.await_row('lock.timeout', 'task_id', acquire_timeout.task_id);
+            perform lock_internal.await_row('lock.timeout', 'task_id', acquire_timeout.task_id);
         end if;
         if attempt = 100 then
-            perform lock.give_up('timeout', acquire_timeout.task_id);
+            perform lock_internal.give_up('timeout', acquire_timeout.task_id);
         end if;
     end loop;
     raise exception 'timeout "%" was never created, or dropped', acquire_timeout.task_id

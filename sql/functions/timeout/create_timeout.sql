@@ -10,9 +10,9 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_primary();
-    perform lock.check_id(create_timeout.task_id, 'task_id');
-    perform lock.check_length(create_timeout.timeout, 'timeout', false);
+    perform lock_internal.check_primary();
+    perform lock_internal.check_id(create_timeout.task_id, 'task_id');
+    perform lock_internal.check_length(create_timeout.timeout, 'timeout', false);
     -- As text, because 1 month and 30 days are equal as intervals.
     perform
     from lock.timeout
@@ -30,10 +30,10 @@ begin
     update lock.timeout
     set
         timeout = create_timeout.timeout,
-        unused_since = greatest(timeout.unused_since, lock.full_hour(lock.utc(timeout.ts) + create_timeout.timeout))
+        unused_since = greatest(timeout.unused_since, lock_internal.full_hour(lock_internal.utc(timeout.ts) + create_timeout.timeout))
     where timeout.task_id = create_timeout.task_id;
     if not found then
-        perform lock.give_up('timeout', create_timeout.task_id);
+        perform lock_internal.give_up('timeout', create_timeout.task_id);
     end if;
     return false;
 end;

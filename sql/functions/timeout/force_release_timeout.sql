@@ -12,14 +12,14 @@ as $$
 declare
     previous  lock.timeout;
 begin
-    perform lock.check_primary();
-    perform lock.check_id(force_release_timeout.task_id, 'task_id');
-    perform lock.check_text(force_release_timeout.reason, 'reason');
+    perform lock_internal.check_primary();
+    perform lock_internal.check_id(force_release_timeout.task_id, 'task_id');
+    perform lock_internal.check_text(force_release_timeout.reason, 'reason');
     -- One that is free is not even locked.
     perform
     from lock.timeout
     where timeout.task_id = force_release_timeout.task_id
-      and lock.utc(timeout.ts) + timeout.timeout < lock.utc(clock_timestamp());
+      and lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(clock_timestamp());
     if found then
         return false;
     end if;
@@ -31,19 +31,19 @@ begin
         raise exception 'timeout "%" was never created', force_release_timeout.task_id
             using errcode = 'no_data_found',
                   hint = 'select task_id from lock.timeout lists what there is.';
-    elsif lock.utc(previous.ts) + previous.timeout < lock.utc(clock_timestamp()) then
+    elsif lock_internal.utc(previous.ts) + previous.timeout < lock_internal.utc(clock_timestamp()) then
         return false;
     end if;
     update lock.timeout
     set ts = '-infinity'
     where timeout.task_id = force_release_timeout.task_id;
-    perform lock.record_forced_release('timeout', force_release_timeout.task_id, force_release_timeout.reason, to_jsonb(previous));
+    perform lock_internal.record_forced_release('timeout', force_release_timeout.task_id, force_release_timeout.reason, to_jsonb(previous));
     return true;
 end;
 $$;
 
 comment on function lock.force_release_timeout(text, text) is
-    'Operators: lets a timeout be acquired at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
+    'For the schema''s owner. Lets a timeout be acquired at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
     'Waits for a transaction that has just acquired it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 revoke all on function lock.force_release_timeout(text, text) from public;

@@ -2,7 +2,7 @@
 --
 -- Nothing is granted early: the grant was made before now, so a full interval from now is at least one from the grant. The
 -- margin keeps it from steps of milliseconds and from servers whose clocks differ. A row that somebody holds is left alone.
-create or replace function lock.pull_back_timeout(
+create or replace function lock_internal.pull_back_timeout(
     task_id  text
 )
 returns void
@@ -15,12 +15,12 @@ declare
     right_now  constant timestamptz := clock_timestamp();
 begin
     update lock.timeout
-    set ts = right_now, unused_since = lock.full_hour(lock.utc(right_now) + timeout.timeout)
+    set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
     where timeout.task_id = (
         select ahead.task_id
         from lock.timeout as ahead
         where ahead.task_id = pull_back_timeout.task_id
-          and lock.utc(ahead.ts) > lock.utc(right_now) + ahead.timeout + interval '1 minute'
+          and lock_internal.utc(ahead.ts) > lock_internal.utc(right_now) + ahead.timeout + interval '1 minute'
         for no key update skip locked
     );
     if found then
@@ -29,7 +29,7 @@ begin
 end;
 $$;
 
-comment on function lock.pull_back_timeout(text) is
-    'Internal: sets ts to now when it lies more than the interval and a minute in the future.';
+comment on function lock_internal.pull_back_timeout(text) is
+    'Sets ts to now when it lies more than the interval and a minute in the future.';
 
-revoke all on function lock.pull_back_timeout(text) from public;
+revoke all on function lock_internal.pull_back_timeout(text) from public;

@@ -1,4 +1,4 @@
--- producers lists the open transactions that may have missed a worker which has just committed its line: see lock.wake.
+-- producers lists the open transactions that may have missed a worker which has just committed its line: see lock_internal.wake.
 --
 -- Queues share 1024 locks, so that one transaction never holds more of them; a stranger in the answer costs a look for work.
 -- YugabyteDB shows locks late, and notifies always: nobody can have missed anything there.
@@ -14,9 +14,9 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(producers.channel, 'channel');
-    perform lock.check_id(producers.queue_id, 'queue_id');
-    if lock.is_yugabyte() then
+    perform lock_internal.check_id(producers.channel, 'channel');
+    perform lock_internal.check_id(producers.queue_id, 'queue_id');
+    if lock_internal.is_yugabyte() then
         return;
     end if;
     return query

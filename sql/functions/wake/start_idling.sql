@@ -16,10 +16,10 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(start_idling.channel, 'channel');
-    perform lock.check_id(start_idling.queue_id, 'queue_id');
-    perform lock.check_id(start_idling.worker, 'worker');
-    perform lock.check_interval(start_idling.lasting, 'lasting', false);
+    perform lock_internal.check_id(start_idling.channel, 'channel');
+    perform lock_internal.check_id(start_idling.queue_id, 'queue_id');
+    perform lock_internal.check_id(start_idling.worker, 'worker');
+    perform lock_internal.check_interval(start_idling.lasting, 'lasting', false);
     update lock.idle_worker
     set until = clock_timestamp() + start_idling.lasting
     where idle_worker.channel = start_idling.channel

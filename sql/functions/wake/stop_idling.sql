@@ -11,9 +11,9 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock.check_id(stop_idling.channel, 'channel');
-    perform lock.check_id(stop_idling.queue_id, 'queue_id');
-    perform lock.check_id(stop_idling.worker, 'worker');
+    perform lock_internal.check_id(stop_idling.channel, 'channel');
+    perform lock_internal.check_id(stop_idling.queue_id, 'queue_id');
+    perform lock_internal.check_id(stop_idling.worker, 'worker');
     update lock.idle_worker
     set until = clock_timestamp()
     where idle_worker.channel = stop_idling.channel

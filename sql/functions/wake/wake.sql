@@ -8,7 +8,7 @@
 -- One look per transaction and queue is enough, because the lock stays: it is noted in a setting of the transaction, which a
 -- rollback to a savepoint takes back together with the lock and the notification. Where the snapshot can be old (not READ
 -- COMMITTED) or the locks of others cannot be seen at once (YugabyteDB), the notification is always sent.
-create or replace function lock.wake(
+create or replace function lock_internal.wake(
     channel   text,
     queue_id  text
 )
@@ -24,7 +24,7 @@ begin
     if current_setting('lock.woken', true) = topic then
         return;
     end if;
-    if lock.is_yugabyte() then
+    if lock_internal.is_yugabyte() then
         if current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
             perform pg_notify(wake.channel, wake.queue_id);
         end if;
@@ -46,8 +46,8 @@ begin
 end;
 $$;
 
-comment on function lock.wake(text, text) is
-    'Internal: notifies the idle workers of a queue at commit. Call it after or before the change that they should see, in its transaction, '
+comment on function lock_internal.wake(text, text) is
+    'Notifies the idle workers of a queue at commit. Call it after or before the change that they should see, in its transaction, '
     'and again for every change: only the first call of a transaction costs anything. Never waits.';
 
-revoke all on function lock.wake(text, text) from public;
+revoke all on function lock_internal.wake(text, text) from public;

@@ -174,7 +174,7 @@ func init() {
 		comparison{kind: "task", name: "producers while all workers are busy", setup: []string{
 			`do $$ begin
 				execute replace(replace(pg_get_functiondef('lock.create_task'::regproc),
-					'perform lock.wake(''lock_task'', create_task.queue_id);', ''), 'create_task', 'quiet_create_task');
+					'perform lock_internal.wake(''lock_task'', create_task.queue_id);', ''), 'create_task', 'quiet_create_task');
 			end $$`,
 		}, scripts: []script{
 			{name: "lock.create_task without a notification", sql: "select lock.quiet_create_task(gen_random_uuid()::text);", before: "truncate lock.task"},

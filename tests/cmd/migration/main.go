@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/seed4787c507/locks/tests/frozen"
+	"github.com/seed4787c507/locks/tests/migrations"
 )
 
 func main() {
@@ -15,24 +15,24 @@ func main() {
 	name := flag.String("name", "", "the new migration's name, such as add_leases")
 	amend := flag.Bool("amend", false, "rewrite the function sections of the newest migration, which nobody has deployed yet")
 	check := flag.Bool("check", false, "only say how the function files differ from the migrations, and fail when they do")
-	refreeze := flag.Bool("refreeze", false, "rewrite every frozen copy where it stands, in migrations that nobody has deployed yet")
+	refreeze := flag.Bool("refreeze", false, "write the sections of all migrations anew, which nobody has deployed yet")
 	flag.Parse()
 	if *refreeze {
-		if err := frozen.Refreeze(*root); err != nil {
+		if err := migrations.Refreeze(*root); err != nil {
 			fmt.Fprintln(os.Stderr, "migration:", err)
 			os.Exit(1)
 		}
 		return
 	}
 	if *check {
-		drift, err := frozen.Drift(*root)
+		drift, err := migrations.Drift(*root)
 		if err != nil || len(drift) > 0 {
 			fmt.Fprintln(os.Stderr, strings.Join(drift, "\n"), err)
 			os.Exit(1)
 		}
 		return
 	}
-	path, err := frozen.Write(*root, *name, *amend)
+	path, err := migrations.Write(*root, *name, *amend)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "migration:", err)
 		os.Exit(1)

@@ -1,0 +1,112 @@
+-- findings judges this session's settings as those of a server of the version given.
+--
+-- The version is an argument so that what is said about YugabyteDB can be tested elsewhere.
+create or replace function lock_internal.findings(
+    version  text
+)
+returns setof lock.finding
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    yugabyte   constant boolean := findings.version like '%-YB-%';
+    release    constant integer[] := regexp_match(findings.version, '-YB-(\d+)\.(\d+)')::integer[];
+    engine     constant text := lock.engine();
+    isolation  constant text := current_setting('default_transaction_isolation');
+    effective  text := isolation;
+    advisory   boolean := true;
+    reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
+begin
+    if yugabyte and current_setting('yb_enable_read_committed_isolation', true) = 'off' and isolation = 'read committed' then
+        effective := 'repeatable read';
+    end if;
+    if reader is not null then
+        execute format('select %s()', reader) into effective;
+    end if;
+    if yugabyte then
+        begin
+            perform pg_try_advisory_xact_lock_shared(1819239275, 1);
+        exception
+            when feature_not_supported then
+                advisory := false;
+        end;
+    end if;
+
+    return query
+    select
+        candidate.severity,
+        candidate.subject,
+        candidate.finding,
+        candidate.remedy
+    from (
+        values
+            (not yugabyte and current_setting('server_version_num')::integer < 140000,
+             'error', 'version', 'PostgreSQL is older than 14',
+             'Upgrade: 14 is the oldest that is tested.'),
+            (yugabyte and release < array[2025, 1],
+             'error', 'version', 'YugabyteDB is older than 2025.1',
+             'Upgrade: 2025.1 is the first that is PostgreSQL 15 inside.'),
+            (pg_is_in_recovery(),
+             'error', 'standby', 'this is a standby: a lock here would exclude nobody (25006)',
+             'Connect to the primary, for example with target_session_attrs=read-write.'),
+            (yugabyte and engine = 'advisory',
+             'error', 'engine', 'the first migration ran on PostgreSQL and chose the advisory engine, and this is YugabyteDB',
+             'Run the migrations in a new database here instead of restoring lock.chosen_engine from a dump.'),
+            (not yugabyte and engine = 'row',
+             'warning', 'engine', 'the row engine on PostgreSQL: a second sharer of a new key waits for the first, and a lock costs a write',
+             'Migrate a new database with lock.engine unset.'),
+            (not pg_is_in_recovery() and current_setting('default_transaction_read_only')::boolean,
+             'error', 'default_transaction_read_only', 'transactions are read-only: what stores a grant fails (25006)',
+             'Set it off for the role that works, or begin read write.'),
+            (not yugabyte and effective <> 'read committed',
+             'warning', 'default_transaction_isolation', 'transactions are ' || effective || ': calls may fail with 40001 where READ COMMITTED would wait',
+             'Use READ COMMITTED, or retry the transaction on 40001 and 40P01.'),
+            (yugabyte and effective = 'repeatable read',
+             'warning', 'isolation', 'transactions run under snapshot isolation: calls may fail with 40001, and a try may wait for a key that is newer than its snapshot',
+             'Use READ COMMITTED and start the tservers with yb_enable_read_committed_isolation=true, or retry the transaction on 40001 and 40P01.'),
+            (yugabyte and effective = 'serializable',
+             'warning', 'isolation', 'transactions are serializable: what promises not to wait does, because skip locked blocks',
+             'Use READ COMMITTED.'),
+            (yugabyte and coalesce(current_setting('yb_disable_transactional_writes', true), 'off') = 'on',
+             'error', 'yb_disable_transactional_writes', 'writes happen outside their transaction: what this session takes is not rolled back',
+             'Set it off.'),
+            (yugabyte and coalesce(current_setting('yb_explicit_row_lock_skip_locked_max_read_ahead', true), '1') <> '1',
+             'warning', 'yb_explicit_row_lock_skip_locked_max_read_ahead', 'skip locked reads ahead and locks rows that it does not return: others find less than there is',
+             'Set it to 1.'),
+            (yugabyte and coalesce(current_setting('yb_max_query_layer_retries', true), '60') = '0',
+             'warning', 'yb_max_query_layer_retries', 'the server does not retry a statement by itself: every conflict is a 40001',
+             'Set it to its default of 60, or retry the transaction on 40001 and 40P01.'),
+            (yugabyte and current_setting('statement_timeout') = '0',
+             'warning', 'statement_timeout', 'nothing bounds a wait: lock_timeout does not apply to rows here, and one kind of wait is seen by no deadlock detector',
+             'Set statement_timeout for the role that works.'),
+            (yugabyte and current_setting('yb_enable_listen_notify', true) is null,
+             'warning', 'notifications', 'this version ignores LISTEN and NOTIFY: workers find work by polling alone',
+             'Upgrade to 2025.2.3 or later, or poll as often as you can wait.'),
+            (yugabyte and current_setting('yb_enable_listen_notify', true) = 'off',
+             'warning', 'notifications', 'LISTEN and NOTIFY are off (0A000): workers find work by polling alone',
+             'Start masters and tservers with ysql_yb_enable_listen_notify=true, or poll as often as you can wait.'),
+            (not advisory,
+             'notice', 'advisory locks', 'this server has no advisory locks (0A000): migrators cannot take turns by a session lock',
+             'Run one migrator at a time.'),
+            (not yugabyte and not current_setting('fsync')::boolean,
+             'error', 'fsync', 'fsync is off: a crash may undo what was granted, or lose the database',
+             'Set fsync on.'),
+            (not yugabyte and current_setting('synchronous_commit') = 'off',
+             'warning', 'synchronous_commit', 'commits are not waited for: after a crash of the server the last grants of every durable kind may be gone, and be given again',
+             'Set it on for the role that works.'),
+            (engine = 'advisory' and current_setting('max_locks_per_transaction')::integer < 64,
+             'warning', 'max_locks_per_transaction', 'the shared lock table is smaller than by default: many keys at once fail with 53200',
+             'Set it to 64 or more, and restart.'),
+            (current_setting('idle_in_transaction_session_timeout') = '0',
+             'notice', 'idle_in_transaction_session_timeout', 'a client that hangs in a transaction keeps its locks for ever',
+             'Set it to the longest pause that your programs make inside a transaction.')
+    ) as candidate (applies, severity, subject, finding, remedy)
+    where candidate.applies;
+end;
+$$;
+
+comment on function lock_internal.findings(text) is
+    'What lock.check() answers, for a version.';
+
+revoke all on function lock_internal.findings(text) from public;

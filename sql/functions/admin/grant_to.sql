@@ -1,0 +1,44 @@
+-- grant_to gives a role every public function and view of the schema, and no table.
+create or replace function lock.grant_to(
+    role  name
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    granted_function  regprocedure;
+    granted_view      regclass;
+begin
+    if grant_to.role is null then
+        raise exception 'role must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the name of a role.';
+    elsif not exists (
+        select
+        from pg_roles
+        where pg_roles.rolname = grant_to.role
+    ) then
+        raise exception 'role "%" does not exist', grant_to.role
+            using errcode = 'undefined_object',
+                  hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
+    end if;
+    execute format('grant usage on schema lock to %I', grant_to.role);
+    for granted_function in
+        select granted_functions from lock_internal.granted_functions()
+    loop
+        execute format('grant execute on function %s to %I', granted_function, grant_to.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock_internal.granted_views()
+    loop
+        execute format('grant select on %s to %I', granted_view, grant_to.role);
+    end loop;
+end;
+$$;
+
+comment on function lock.grant_to(name) is
+    'For the schema''s owner. Gives a role every function and view that is not for the owner alone, and no table. Migrations that come later extend it by themselves. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+
+revoke all on function lock.grant_to(name) from public;

@@ -1,0 +1,26 @@
+-- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what inlined functions call.
+create or replace function lock_internal.granted_functions()
+returns setof regprocedure
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_proc.oid::regprocedure
+    from pg_proc
+    where pg_proc.pronamespace = 'lock'::regnamespace
+      and pg_proc.prorettype <> 'trigger'::regtype
+      and pg_proc.proname <> all (array[
+          'grant_to', 'revoke_from',
+          'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource',
+          'revoke_lease', 'vacuum_leases',
+          'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources'
+      ])
+       or pg_proc.pronamespace = 'lock_internal'::regnamespace
+      and pg_proc.proname = any (array[]::text[])
+    order by 1;
+$$;
+
+comment on function lock_internal.granted_functions() is
+    'Every function that lock.grant_to gives.';
+
+revoke all on function lock_internal.granted_functions() from public;

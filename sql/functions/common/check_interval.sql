@@ -1,0 +1,40 @@
+-- check_interval refuses an interval that is null, infinite, zero, negative or over 100 years, and, where a fixed length is needed, months.
+create or replace function lock_internal.check_interval(
+    value  interval,
+    what   text,
+    fixed  boolean
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if value is null then
+        raise exception '% must not be null', what
+            using errcode = 'null_value_not_allowed',
+                  hint = format('Pass an interval such as ''15 seconds'' as %s.', what);
+    elsif not isfinite(value) then
+        raise exception '% must be finite, not %', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = format('Pass an interval such as ''15 seconds'' as %s.', what);
+    elsif fixed and extract(year from value) * 12 + extract(month from value) <> 0 then
+        raise exception '% must have a fixed length, and % contains months', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Months and years differ in length: use days, hours or seconds.';
+    elsif value <= interval '0' then
+        raise exception '% must be positive, not %', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = format('Pass an interval such as ''15 seconds'' as %s.', what);
+    elsif value > interval '36525 days' or timestamp '2000-01-01' + value > timestamp '2100-01-01' then
+        raise exception '% must be at most 36525 days (100 years), not %', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass a shorter interval.';
+    end if;
+end;
+$$;
+
+comment on function lock_internal.check_interval(interval, text, boolean) is
+    'Refuses an interval that is null (22004), infinite, zero, negative, over 36525 days (100 years), or, when fixed, has months (22023).';
+
+revoke all on function lock_internal.check_interval(interval, text, boolean) from public;

@@ -1,0 +1,21 @@
+-- give_up ends a loop that found its row taken, and then free again, too many times.
+create or replace function lock_internal.give_up(
+    kind  text,
+    id    text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception '% "%" changed hands again and again, or is not visible to this transaction', kind, id
+        using errcode = 'serialization_failure',
+              hint = 'Retry the transaction.';
+end;
+$$;
+
+comment on function lock_internal.give_up(text, text) is
+    'Raises 40001 after a bounded number of attempts.';
+
+revoke all on function lock_internal.give_up(text, text) from public;

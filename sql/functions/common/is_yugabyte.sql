@@ -1,0 +1,17 @@
+-- is_yugabyte says whether this server is YugabyteDB.
+--
+-- Declared immutable so that a plan folds it into a constant. That is sound because no server changes what it is.
+create or replace function lock_internal.is_yugabyte()
+returns boolean
+language sql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select version() like '%-YB-%';
+$$;
+
+comment on function lock_internal.is_yugabyte() is
+    'Whether this server is YugabyteDB.';
+
+revoke all on function lock_internal.is_yugabyte() from public;

@@ -1,0 +1,16 @@
+-- unused_before is the latest start of an hour, in UTC, all of which was over at least unused_for ago.
+create or replace function lock_internal.unused_before(
+    unused_for  interval
+)
+returns timestamp
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
+$$;
+
+comment on function lock_internal.unused_before(interval) is
+    'What a column unused_since, which holds the start of an hour in UTC, must not exceed.';
+
+revoke all on function lock_internal.unused_before(interval) from public;

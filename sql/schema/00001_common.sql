@@ -1,0 +1,1095 @@
+-- +goose Up
+
+-- The first migration cannot call lock_internal.start_migration yet; this is the same, in one block.
+-- +goose StatementBegin
+do $$
+declare
+    latest  integer;
+begin
+    if version() not like '%-YB-%' then
+        perform pg_advisory_xact_lock(1819239275, 0);
+    end if;
+    if exists (select from pg_namespace where pg_namespace.nspname in ('lock', 'lock_internal') and pg_namespace.nspowner <> current_user::regrole) then
+        raise exception 'the schema lock or lock_internal belongs to another role'
+            using errcode = 'insufficient_privilege',
+                  hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it already would run with your rights.';
+    end if;
+    if to_regclass('lock.migration') is not null then
+        select max(migration.number) into latest from lock.migration;
+        if latest > 1 then
+            raise exception 'migration 1 cannot go up now: the schema is at %', latest
+                using errcode = 'object_in_use',
+                      hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
+        end if;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+create schema if not exists lock;
+create schema if not exists lock_internal;
+
+comment on schema lock is
+    'Distributed locks, throttles, task capture and a request queue. \df+ lock.* is the manual.';
+
+comment on schema lock_internal is
+    'What the functions of schema lock are made of: nobody needs to call it.';
+
+create table if not exists lock.migration (
+    number      integer      not null,
+    applied_at  timestamptz  not null default clock_timestamp(),
+    constraint migration_pkey primary key (number)
+);
+
+comment on table lock.migration is
+    'The migrations that this schema has been through, kept by the migrations themselves: goose''s own table is named by its user.';
+
+create table if not exists lock.chosen_engine (
+    engine  text collate "C"  not null,
+    constraint chosen_engine_pkey primary key (engine),
+    constraint chosen_engine_known check (engine in ('advisory', 'row'))
+);
+
+comment on table lock.chosen_engine is
+    'What key locks are made of here; one row, written by the first migration, never to be changed. Read it by lock.engine().';
+
+-- +goose StatementBegin
+do $$
+declare
+    wanted  text := nullif(current_setting('lock.engine', true), '');
+begin
+    if exists (select from lock.chosen_engine) then
+        return;
+    end if;
+    wanted := coalesce(wanted, case when version() like '%-YB-%' then 'row' else 'advisory' end);
+    if wanted not in ('advisory', 'row') then
+        raise exception 'lock.engine is %, and must be advisory or row', wanted
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Leave it unset: PostgreSQL then gets advisory, and YugabyteDB row.';
+    elsif wanted = 'advisory' and version() like '%-YB-%' then
+        raise exception 'the advisory engine is for PostgreSQL'
+            using errcode = 'feature_not_supported',
+                  hint = 'Leave lock.engine unset: YugabyteDB then gets row.';
+    end if;
+    insert into lock.chosen_engine (engine) values (wanted) on conflict do nothing;
+end;
+$$;
+-- +goose StatementEnd
+
+create table if not exists lock.forced_release (
+    release_id   bigint       not null generated always as identity,
+    kind         text         not null,
+    id           text         not null,
+    reason       text         not null,
+    released_by  text         not null,
+    released_at  timestamptz  not null default clock_timestamp(),
+    previous     jsonb        not null,
+    constraint forced_release_pkey primary key (release_id)
+);
+
+comment on table lock.forced_release is
+    'Every lock that an operator took away from its holder. Nothing deletes from it but its owner, by hand.';
+
+comment on column lock.forced_release.kind is
+    'mutex, timeout, time_slot or throttle.';
+
+comment on column lock.forced_release.released_by is
+    'The role that logged in (session_user).';
+
+comment on column lock.forced_release.previous is
+    'The row as it was: the holder, since when, until when.';
+
+create table if not exists lock.finding (
+    severity  text              not null,
+    subject   text collate "C"  not null,
+    finding   text collate "C"  not null,
+    remedy    text              not null,
+    constraint finding_pkey primary key (subject, finding)
+);
+
+comment on table lock.finding is
+    'The row type of what lock.check() answers. Always empty.';
+
+-- functions of common, migration, admin: written by make migration, not by hand
+
+-- file: sql/functions/common/engine.sql
+-- +goose StatementBegin
+-- engine says what a key lock is made of in this database: 'advisory' (PostgreSQL) or 'row' (YugabyteDB).
+--
+-- Declared immutable so that a plan folds it into a constant. That is sound because lock.chosen_engine is written once,
+-- by the first migration, before any function that asks exists.
+create or replace function lock.engine()
+returns text
+language sql
+immutable
+parallel safe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select chosen_engine.engine from lock.chosen_engine;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.engine() is
+    'What a key lock is made of in this database: advisory (PostgreSQL) or row (YugabyteDB). Chosen once, by the first migration.';
+
+revoke all on function lock.engine() from public;
+
+-- file: sql/functions/admin/findings.sql
+-- +goose StatementBegin
+-- findings judges this session's settings as those of a server of the version given.
+--
+-- The version is an argument so that what is said about YugabyteDB can be tested elsewhere.
+create or replace function lock_internal.findings(
+    version  text
+)
+returns setof lock.finding
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    yugabyte   constant boolean := findings.version like '%-YB-%';
+    release    constant integer[] := regexp_match(findings.version, '-YB-(\d+)\.(\d+)')::integer[];
+    engine     constant text := lock.engine();
+    isolation  constant text := current_setting('default_transaction_isolation');
+    effective  text := isolation;
+    advisory   boolean := true;
+    reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
+begin
+    if yugabyte and current_setting('yb_enable_read_committed_isolation', true) = 'off' and isolation = 'read committed' then
+        effective := 'repeatable read';
+    end if;
+    if reader is not null then
+        execute format('select %s()', reader) into effective;
+    end if;
+    if yugabyte then
+        begin
+            perform pg_try_advisory_xact_lock_shared(1819239275, 1);
+        exception
+            when feature_not_supported then
+                advisory := false;
+        end;
+    end if;
+
+    return query
+    select
+        candidate.severity,
+        candidate.subject,
+        candidate.finding,
+        candidate.remedy
+    from (
+        values
+            (not yugabyte and current_setting('server_version_num')::integer < 140000,
+             'error', 'version', 'PostgreSQL is older than 14',
+             'Upgrade: 14 is the oldest that is tested.'),
+            (yugabyte and release < array[2025, 1],
+             'error', 'version', 'YugabyteDB is older than 2025.1',
+             'Upgrade: 2025.1 is the first that is PostgreSQL 15 inside.'),
+            (pg_is_in_recovery(),
+             'error', 'standby', 'this is a standby: a lock here would exclude nobody (25006)',
+             'Connect to the primary, for example with target_session_attrs=read-write.'),
+            (yugabyte and engine = 'advisory',
+             'error', 'engine', 'the first migration ran on PostgreSQL and chose the advisory engine, and this is YugabyteDB',
+             'Run the migrations in a new database here instead of restoring lock.chosen_engine from a dump.'),
+            (not yugabyte and engine = 'row',
+             'warning', 'engine', 'the row engine on PostgreSQL: a second sharer of a new key waits for the first, and a lock costs a write',
+             'Migrate a new database with lock.engine unset.'),
+            (not pg_is_in_recovery() and current_setting('default_transaction_read_only')::boolean,
+             'error', 'default_transaction_read_only', 'transactions are read-only: what stores a grant fails (25006)',
+             'Set it off for the role that works, or begin read write.'),
+            (not yugabyte and effective <> 'read committed',
+             'warning', 'default_transaction_isolation', 'transactions are ' || effective || ': calls may fail with 40001 where READ COMMITTED would wait',
+             'Use READ COMMITTED, or retry the transaction on 40001 and 40P01.'),
+            (yugabyte and effective = 'repeatable read',
+             'warning', 'isolation', 'transactions run under snapshot isolation: calls may fail with 40001, and a try may wait for a key that is newer than its snapshot',
+             'Use READ COMMITTED and start the tservers with yb_enable_read_committed_isolation=true, or retry the transaction on 40001 and 40P01.'),
+            (yugabyte and effective = 'serializable',
+             'warning', 'isolation', 'transactions are serializable: what promises not to wait does, because skip locked blocks',
+             'Use READ COMMITTED.'),
+            (yugabyte and coalesce(current_setting('yb_disable_transactional_writes', true), 'off') = 'on',
+             'error', 'yb_disable_transactional_writes', 'writes happen outside their transaction: what this session takes is not rolled back',
+             'Set it off.'),
+            (yugabyte and coalesce(current_setting('yb_explicit_row_lock_skip_locked_max_read_ahead', true), '1') <> '1',
+             'warning', 'yb_explicit_row_lock_skip_locked_max_read_ahead', 'skip locked reads ahead and locks rows that it does not return: others find less than there is',
+             'Set it to 1.'),
+            (yugabyte and coalesce(current_setting('yb_max_query_layer_retries', true), '60') = '0',
+             'warning', 'yb_max_query_layer_retries', 'the server does not retry a statement by itself: every conflict is a 40001',
+             'Set it to its default of 60, or retry the transaction on 40001 and 40P01.'),
+            (yugabyte and current_setting('statement_timeout') = '0',
+             'warning', 'statement_timeout', 'nothing bounds a wait: lock_timeout does not apply to rows here, and one kind of wait is seen by no deadlock detector',
+             'Set statement_timeout for the role that works.'),
+            (yugabyte and current_setting('yb_enable_listen_notify', true) is null,
+             'warning', 'notifications', 'this version ignores LISTEN and NOTIFY: workers find work by polling alone',
+             'Upgrade to 2025.2.3 or later, or poll as often as you can wait.'),
+            (yugabyte and current_setting('yb_enable_listen_notify', true) = 'off',
+             'warning', 'notifications', 'LISTEN and NOTIFY are off (0A000): workers find work by polling alone',
+             'Start masters and tservers with ysql_yb_enable_listen_notify=true, or poll as often as you can wait.'),
+            (not advisory,
+             'notice', 'advisory locks', 'this server has no advisory locks (0A000): migrators cannot take turns by a session lock',
+             'Run one migrator at a time.'),
+            (not yugabyte and not current_setting('fsync')::boolean,
+             'error', 'fsync', 'fsync is off: a crash may undo what was granted, or lose the database',
+             'Set fsync on.'),
+            (not yugabyte and current_setting('synchronous_commit') = 'off',
+             'warning', 'synchronous_commit', 'commits are not waited for: after a crash of the server the last grants of every durable kind may be gone, and be given again',
+             'Set it on for the role that works.'),
+            (engine = 'advisory' and current_setting('max_locks_per_transaction')::integer < 64,
+             'warning', 'max_locks_per_transaction', 'the shared lock table is smaller than by default: many keys at once fail with 53200',
+             'Set it to 64 or more, and restart.'),
+            (current_setting('idle_in_transaction_session_timeout') = '0',
+             'notice', 'idle_in_transaction_session_timeout', 'a client that hangs in a transaction keeps its locks for ever',
+             'Set it to the longest pause that your programs make inside a transaction.')
+    ) as candidate (applies, severity, subject, finding, remedy)
+    where candidate.applies;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.findings(text) is
+    'What lock.check() answers, for a version.';
+
+revoke all on function lock_internal.findings(text) from public;
+
+-- file: sql/functions/admin/check.sql
+-- +goose StatementBegin
+-- check says in one row each what is wrong with this server, as this session sees it, for the locks of this schema.
+create or replace function lock.check()
+returns setof lock.finding
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select
+        findings.severity,
+        findings.subject,
+        findings.finding,
+        findings.remedy
+    from lock_internal.findings(version()) as findings;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.check() is
+    'What is wrong with this server for the locks of this schema, one row per finding; no row: nothing. Severity error: something will not '
+    'work; warning: it works with a limit that the finding names; notice: good to know. Settings are read as this session has them, so '
+    'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing.';
+
+revoke all on function lock.check() from public;
+
+-- file: sql/functions/admin/granted_functions.sql
+-- +goose StatementBegin
+-- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what inlined functions call.
+create or replace function lock_internal.granted_functions()
+returns setof regprocedure
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_proc.oid::regprocedure
+    from pg_proc
+    where pg_proc.pronamespace = 'lock'::regnamespace
+      and pg_proc.prorettype <> 'trigger'::regtype
+      and pg_proc.proname <> all (array[
+          'grant_to', 'revoke_from',
+          'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource',
+          'revoke_lease', 'vacuum_leases',
+          'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources'
+      ])
+       or pg_proc.pronamespace = 'lock_internal'::regnamespace
+      and pg_proc.proname = any (array[]::text[])
+    order by 1;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.granted_functions() is
+    'Every function that lock.grant_to gives.';
+
+revoke all on function lock_internal.granted_functions() from public;
+
+-- file: sql/functions/admin/granted_views.sql
+-- +goose StatementBegin
+-- granted_views lists what grant_to gives: every view of schema lock.
+create or replace function lock_internal.granted_views()
+returns setof regclass
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_class.oid::regclass
+    from pg_class
+    where pg_class.relnamespace = 'lock'::regnamespace
+      and pg_class.relkind = 'v'
+    order by 1;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.granted_views() is
+    'Every view that lock.grant_to gives.';
+
+revoke all on function lock_internal.granted_views() from public;
+
+-- file: sql/functions/admin/grant_to.sql
+-- +goose StatementBegin
+-- grant_to gives a role every public function and view of the schema, and no table.
+create or replace function lock.grant_to(
+    role  name
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    granted_function  regprocedure;
+    granted_view      regclass;
+begin
+    if grant_to.role is null then
+        raise exception 'role must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the name of a role.';
+    elsif not exists (
+        select
+        from pg_roles
+        where pg_roles.rolname = grant_to.role
+    ) then
+        raise exception 'role "%" does not exist', grant_to.role
+            using errcode = 'undefined_object',
+                  hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
+    end if;
+    execute format('grant usage on schema lock to %I', grant_to.role);
+    for granted_function in
+        select granted_functions from lock_internal.granted_functions()
+    loop
+        execute format('grant execute on function %s to %I', granted_function, grant_to.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock_internal.granted_views()
+    loop
+        execute format('grant select on %s to %I', granted_view, grant_to.role);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.grant_to(name) is
+    'For the schema''s owner. Gives a role every function and view that is not for the owner alone, and no table. Migrations that come later extend it by themselves. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+
+revoke all on function lock.grant_to(name) from public;
+
+-- file: sql/functions/admin/revoke_from.sql
+-- +goose StatementBegin
+-- revoke_from takes back everything that a role has in the schema.
+create or replace function lock.revoke_from(
+    role  name
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    granted_function  regprocedure;
+    granted_view      regclass;
+begin
+    if revoke_from.role is null then
+        raise exception 'role must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the name of a role.';
+    end if;
+    execute format('revoke usage on schema lock from %I', revoke_from.role);
+    for granted_function in
+        select granted_functions from lock_internal.granted_functions()
+    loop
+        execute format('revoke execute on function %s from %I', granted_function, revoke_from.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock_internal.granted_views()
+    loop
+        execute format('revoke select on %s from %I', granted_view, revoke_from.role);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.revoke_from(name) is
+    'For the schema''s owner. Takes back everything that lock.grant_to gave a role. Grants are taken back at once, locks that are held go on until their transactions end. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+
+revoke all on function lock.revoke_from(name) from public;
+
+-- file: sql/functions/common/await_row.sql
+-- +goose StatementBegin
+-- await_row waits until nobody has the row locked, without keeping it: the subtransaction's rollback lets go.
+--
+-- An insert on conflict do nothing waits for whoever makes, changes or deletes a row, and not for who has only locked it.
+create or replace function lock_internal.await_row(
+    target     regclass,
+    id_column  name,
+    id         text
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('select from %s where %I = $1 for no key update', await_row.target, await_row.id_column)
+    using await_row.id;
+    raise exception 'the row is free'
+        using errcode = 'LK003';
+exception
+    when sqlstate 'LK003' then
+        null;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.await_row(regclass, name, text) is
+    'Waits until nobody has a row locked.';
+
+revoke all on function lock_internal.await_row(regclass, name, text) from public;
+
+-- file: sql/functions/common/check_primary.sql
+-- +goose StatementBegin
+-- check_primary refuses to work on a standby, where a lock would exclude nobody.
+create or replace function lock_internal.check_primary()
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if pg_is_in_recovery() then
+        raise exception 'a lock on a standby would exclude nobody'
+            using errcode = 'read_only_sql_transaction',
+                  hint = 'Connect to the primary, for example with target_session_attrs=read-write.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_primary() is
+    'Refuses to work on a standby (25006).';
+
+revoke all on function lock_internal.check_primary() from public;
+
+-- file: sql/functions/common/check_interval.sql
+-- +goose StatementBegin
+-- check_interval refuses an interval that is null, infinite, zero, negative or over 100 years, and, where a fixed length is needed, months.
+create or replace function lock_internal.check_interval(
+    value  interval,
+    what   text,
+    fixed  boolean
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if value is null then
+        raise exception '% must not be null', what
+            using errcode = 'null_value_not_allowed',
+                  hint = format('Pass an interval such as ''15 seconds'' as %s.', what);
+    elsif not isfinite(value) then
+        raise exception '% must be finite, not %', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = format('Pass an interval such as ''15 seconds'' as %s.', what);
+    elsif fixed and extract(year from value) * 12 + extract(month from value) <> 0 then
+        raise exception '% must have a fixed length, and % contains months', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Months and years differ in length: use days, hours or seconds.';
+    elsif value <= interval '0' then
+        raise exception '% must be positive, not %', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = format('Pass an interval such as ''15 seconds'' as %s.', what);
+    elsif value > interval '36525 days' or timestamp '2000-01-01' + value > timestamp '2100-01-01' then
+        raise exception '% must be at most 36525 days (100 years), not %', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass a shorter interval.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_interval(interval, text, boolean) is
+    'Refuses an interval that is null (22004), infinite, zero, negative, over 36525 days (100 years), or, when fixed, has months (22023).';
+
+revoke all on function lock_internal.check_interval(interval, text, boolean) from public;
+
+-- file: sql/functions/common/check_length.sql
+-- +goose StatementBegin
+-- check_length refuses what check_interval refuses, and mixtures that are not positive in February.
+create or replace function lock_internal.check_length(
+    value  interval,
+    what   text,
+    fixed  boolean
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_interval(check_length.value, check_length.what, check_length.fixed);
+    if timestamp '2001-02-01' + check_length.value <= timestamp '2001-02-01' then
+        raise exception '% must be positive in every month, and % is not', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Do not mix positive months with negative days.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_length(interval, text, boolean) is
+    'Refuses what lock_internal.check_interval refuses, and an interval that is not positive in every month (22023).';
+
+revoke all on function lock_internal.check_length(interval, text, boolean) from public;
+
+-- file: sql/functions/common/check_max.sql
+-- +goose StatementBegin
+-- check_max refuses a limit that is null or below 1.
+create or replace function lock_internal.check_max(
+    max  integer
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_max.max is null then
+        raise exception 'max must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass how many one call may take at most.';
+    elsif check_max.max < 1 then
+        raise exception 'max must be at least 1, not %', check_max.max
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass how many one call may take at most.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_max(integer) is
+    'Refuses a limit that is null (22004) or below 1 (22023).';
+
+revoke all on function lock_internal.check_max(integer) from public;
+
+-- file: sql/functions/common/check_drop.sql
+-- +goose StatementBegin
+-- check_drop refuses bad arguments of the functions that drop unused ids.
+create or replace function lock_internal.check_drop(
+    unused_for  interval,
+    max         integer
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_primary();
+    perform lock_internal.check_length(check_drop.unused_for, 'unused_for', false);
+    perform lock_internal.check_max(check_drop.max);
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_drop(interval, integer) is
+    'Refuses a bad unused_for (as lock_internal.check_length does) or max (22004, 22023).';
+
+revoke all on function lock_internal.check_drop(interval, integer) from public;
+
+-- file: sql/functions/common/check_id.sql
+-- +goose StatementBegin
+-- check_id refuses an id, name or owner that is null, empty or longer than 1024 bytes.
+create or replace function lock_internal.check_id(
+    value  text,
+    what   text
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if value is null then
+        raise exception '% must not be null', what
+            using errcode = 'null_value_not_allowed',
+                  hint = format('Pass a text of 1 to 1024 bytes as %s.', what);
+    elsif value = '' then
+        raise exception '% must not be empty', what
+            using errcode = 'invalid_parameter_value',
+                  hint = format('Pass a text of 1 to 1024 bytes as %s.', what);
+    elsif octet_length(value) > 1024 then
+        raise exception '% is % bytes long, and at most 1024 are allowed', what, octet_length(value)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Use a shorter text, for example encode(sha256(convert_to(id, ''UTF8'')), ''hex'').';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_id(text, text) is
+    'Refuses an id, name or owner that is null (22004), empty or longer than 1024 bytes (22023).';
+
+revoke all on function lock_internal.check_id(text, text) from public;
+
+-- file: sql/functions/common/check_text.sql
+-- +goose StatementBegin
+-- check_text refuses a text for people that is null, blank or longer than 1024 bytes.
+create or replace function lock_internal.check_text(
+    value  text,
+    what   text
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_id(value, what);
+    if ltrim(value, E' \t\n\x0b\f\r') = '' then
+        raise exception '% must not be blank', what
+            using errcode = 'invalid_parameter_value',
+                  hint = format('Say in %s who does it and why.', what);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_text(text, text) is
+    'Refuses a text for people that is null (22004), blank or longer than 1024 bytes (22023).';
+
+revoke all on function lock_internal.check_text(text, text) from public;
+
+-- file: sql/functions/common/utc.sql
+-- +goose StatementBegin
+-- utc is a time as the clocks of UTC show it: adding an interval to that depends on no session's time zone.
+--
+-- By an offset of nothing, because the zone's name would be looked up at each call.
+create or replace function lock_internal.utc(
+    at  timestamptz
+)
+returns timestamp
+language sql
+immutable
+parallel safe
+as $$
+    select utc.at at time zone interval '0';
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.utc(timestamptz) is
+    'A time in UTC, without a zone.';
+
+revoke all on function lock_internal.utc(timestamptz) from public;
+
+-- file: sql/functions/common/unused_before.sql
+-- +goose StatementBegin
+-- unused_before is the latest start of an hour, in UTC, all of which was over at least unused_for ago.
+create or replace function lock_internal.unused_before(
+    unused_for  interval
+)
+returns timestamp
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.unused_before(interval) is
+    'What a column unused_since, which holds the start of an hour in UTC, must not exceed.';
+
+revoke all on function lock_internal.unused_before(interval) from public;
+
+-- file: sql/functions/common/drop_unused.sql
+-- +goose StatementBegin
+-- drop_unused deletes the rows of a table that have been unused longest, by its column and index unused_since.
+--
+-- That column holds whole hours, so that the index changes once an hour and not with every grant; only hours that are over
+-- count, which makes every row of them old enough; free_at, an expression, is asked as well. The row is checked again under its lock, and one that a transaction
+-- holds is passed over, so what is being acquired stays. Sorting and scanning plans are switched off: the index alone keeps
+-- a call at O(log n + max).
+create or replace function lock_internal.drop_unused(
+    target      regclass,
+    id_column   name,
+    free_at     text,
+    unused_for  interval,
+    max         integer
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+declare
+    ids      text[];
+    dropped  bigint;
+begin
+    perform lock_internal.check_drop(drop_unused.unused_for, drop_unused.max);
+    execute format(
+        'select array_agg(oldest.id) from ('
+        ' select %1$I as id from %2$s where unused_since <= $1 and %3$s < $1 order by unused_since limit $2 for update skip locked) as oldest',
+        drop_unused.id_column, drop_unused.target, drop_unused.free_at
+    )
+    into ids
+    using lock_internal.unused_before(drop_unused.unused_for), drop_unused.max;
+    execute format('delete from %2$s where %1$I = any($1)', drop_unused.id_column, drop_unused.target)
+    using ids;
+    get diagnostics dropped = row_count;
+    return dropped;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.drop_unused(regclass, name, text, interval, integer) is
+    'Deletes at most max rows that have been unused for longest and for at least unused_for, and returns how many.';
+
+revoke all on function lock_internal.drop_unused(regclass, name, text, interval, integer) from public;
+
+-- file: sql/functions/common/full_hour.sql
+-- +goose StatementBegin
+-- full_hour is the start of an hour: what the columns unused_since hold, so that their indexes change once an hour. Cheaper than date_trunc.
+create or replace function lock_internal.full_hour(
+    at  timestamp
+)
+returns timestamp
+language sql
+immutable
+parallel safe
+as $$
+    select date_bin(interval '1 hour', full_hour.at, timestamp 'epoch');
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.full_hour(timestamp) is
+    'The start of the hour of a time.';
+
+revoke all on function lock_internal.full_hour(timestamp) from public;
+
+-- file: sql/functions/common/give_up.sql
+-- +goose StatementBegin
+-- give_up ends a loop that found its row taken, and then free again, too many times.
+create or replace function lock_internal.give_up(
+    kind  text,
+    id    text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception '% "%" changed hands again and again, or is not visible to this transaction', kind, id
+        using errcode = 'serialization_failure',
+              hint = 'Retry the transaction.';
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.give_up(text, text) is
+    'Raises 40001 after a bounded number of attempts.';
+
+revoke all on function lock_internal.give_up(text, text) from public;
+
+-- file: sql/functions/common/is_yugabyte.sql
+-- +goose StatementBegin
+-- is_yugabyte says whether this server is YugabyteDB.
+--
+-- Declared immutable so that a plan folds it into a constant. That is sound because no server changes what it is.
+create or replace function lock_internal.is_yugabyte()
+returns boolean
+language sql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select version() like '%-YB-%';
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.is_yugabyte() is
+    'Whether this server is YugabyteDB.';
+
+revoke all on function lock_internal.is_yugabyte() from public;
+
+-- file: sql/functions/common/milliseconds.sql
+-- +goose StatementBegin
+-- milliseconds turns a wait into what lock_timeout takes: rounded up, at least 1, at most its greatest value (24.8 days).
+create or replace function lock_internal.milliseconds(
+    wait  interval
+)
+returns integer
+language sql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select greatest(1, least(2147483647, ceil(extract(epoch from milliseconds.wait) * 1000)))::integer;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.milliseconds(interval) is
+    'A wait in milliseconds, rounded up, between 1 and 2147483647.';
+
+revoke all on function lock_internal.milliseconds(interval) from public;
+
+-- file: sql/functions/common/record_forced_release.sql
+-- +goose StatementBegin
+-- record_forced_release writes down who took a lock away from its holder, why, and what was taken.
+create or replace function lock_internal.record_forced_release(
+    kind      text,
+    id        text,
+    reason    text,
+    previous  jsonb
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into lock.forced_release (kind, id, reason, released_by, previous)
+    values (record_forced_release.kind, record_forced_release.id, record_forced_release.reason, session_user, record_forced_release.previous);
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.record_forced_release(text, text, text, jsonb) is
+    'One row of lock.forced_release; the operator is the role that logged in.';
+
+revoke all on function lock_internal.record_forced_release(text, text, text, jsonb) from public;
+
+-- file: sql/functions/common/uncontended.sql
+-- +goose StatementBegin
+-- uncontended says whether this transaction is the only open one that is at work on an id, so that a plain update of its row does not wait.
+--
+-- It tries an advisory lock that the transaction keeps, one of 1024: few enough for the server's lock table, however many ids a
+-- transaction touches. So false may also mean that another id of the same bucket is at work, and who then goes on without it is not seen
+-- by the next who asks: this is a hint, and the row's own lock decides. It is worth having because an update that waits and then finds the
+-- row changed has locked it all the same. YugabyteDB's updates do not, and its advisory locks are slow: always true.
+create or replace function lock_internal.uncontended(
+    id  text
+)
+returns boolean
+language sql
+volatile
+as $$
+    select lock_internal.is_yugabyte() or pg_try_advisory_xact_lock(1819240299, hashtext(uncontended.id) & 1023);
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.uncontended(text) is
+    'Whether no other open transaction is at work on this id, as far as advisory locks tell. Never waits.';
+
+revoke all on function lock_internal.uncontended(text) from public;
+
+-- file: sql/functions/migration/end_migration.sql
+-- +goose StatementBegin
+-- end_migration notes that a migration is done, and gives every role that has the functions what came with it.
+create or replace function lock_internal.end_migration(
+    number     integer,
+    direction  text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    grantee  name;
+begin
+    if end_migration.direction = 'up' then
+        insert into lock.migration (number)
+        values (end_migration.number)
+        on conflict do nothing;
+    else
+        delete from lock.migration
+        where migration.number = end_migration.number;
+    end if;
+
+    for grantee in
+        select pg_roles.rolname
+        from pg_proc
+        cross join aclexplode(pg_proc.proacl) as item
+        join pg_roles on pg_roles.oid = item.grantee
+        where pg_proc.oid = to_regprocedure('lock.engine()')
+          and item.grantee <> pg_proc.proowner
+    loop
+        perform lock.grant_to(grantee);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.end_migration(integer, text) is
+    'The last statement of every migration.';
+
+revoke all on function lock_internal.end_migration(integer, text) from public;
+
+-- file: sql/functions/migration/start_migration.sql
+-- +goose StatementBegin
+-- start_migration lets one migrator at a time pass, and stops one that fell behind before it brings back older text.
+--
+-- The goose CLI takes no lock: two runs read the same list of pending migrations, and both apply it. The advisory lock makes
+-- them take turns, migration by migration, and every migration may be applied twice. One that is more than a migration behind
+-- would replace newer functions by older ones, and is refused.
+create or replace function lock_internal.start_migration(
+    number     integer,
+    direction  text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    latest  integer;
+begin
+    if version() not like '%-YB-%' then
+        perform pg_advisory_xact_lock(1819239275, 0);
+    end if;
+    select max(migration.number) into latest from lock.migration;
+    if start_migration.direction = 'up' and latest not in (start_migration.number - 1, start_migration.number)
+        or start_migration.direction = 'down' and latest not in (start_migration.number - 1, start_migration.number)
+    then
+        raise exception 'migration % cannot go % now: the schema is at %', start_migration.number, start_migration.direction, latest
+            using errcode = 'object_in_use',
+                  hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.start_migration(integer, text) is
+    'The first statement of every migration but the first.';
+
+revoke all on function lock_internal.start_migration(integer, text) from public;
+
+-- end of functions
+
+select lock_internal.end_migration(1, 'up');
+
+-- +goose Down
+
+-- +goose StatementBegin
+do $$
+declare
+    latest  integer;
+begin
+    if version() not like '%-YB-%' then
+        perform pg_advisory_xact_lock(1819239275, 0);
+    end if;
+    if to_regclass('lock.migration') is not null then
+        select max(migration.number) into latest from lock.migration;
+        if latest > 1 then
+            raise exception 'migration 1 cannot go down now: the schema is at %', latest
+                using errcode = 'object_in_use',
+                      hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
+        end if;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+-- functions of common, migration, admin: written by make migration, not by hand
+
+-- gone: sql/functions/migration/start_migration.sql
+drop function if exists lock_internal.start_migration(integer, text);
+
+-- gone: sql/functions/migration/end_migration.sql
+drop function if exists lock_internal.end_migration(integer, text);
+
+-- gone: sql/functions/common/uncontended.sql
+drop function if exists lock_internal.uncontended(text);
+
+-- gone: sql/functions/common/record_forced_release.sql
+drop function if exists lock_internal.record_forced_release(text, text, text, jsonb);
+
+-- gone: sql/functions/common/milliseconds.sql
+drop function if exists lock_internal.milliseconds(interval);
+
+-- gone: sql/functions/common/is_yugabyte.sql
+drop function if exists lock_internal.is_yugabyte();
+
+-- gone: sql/functions/common/give_up.sql
+drop function if exists lock_internal.give_up(text, text);
+
+-- gone: sql/functions/common/full_hour.sql
+drop function if exists lock_internal.full_hour(timestamp);
+
+-- gone: sql/functions/common/drop_unused.sql
+drop function if exists lock_internal.drop_unused(regclass, name, text, interval, integer);
+
+-- gone: sql/functions/common/unused_before.sql
+drop function if exists lock_internal.unused_before(interval);
+
+-- gone: sql/functions/common/utc.sql
+drop function if exists lock_internal.utc(timestamptz);
+
+-- gone: sql/functions/common/check_text.sql
+drop function if exists lock_internal.check_text(text, text);
+
+-- gone: sql/functions/common/check_id.sql
+drop function if exists lock_internal.check_id(text, text);
+
+-- gone: sql/functions/common/check_drop.sql
+drop function if exists lock_internal.check_drop(interval, integer);
+
+-- gone: sql/functions/common/check_max.sql
+drop function if exists lock_internal.check_max(integer);
+
+-- gone: sql/functions/common/check_length.sql
+drop function if exists lock_internal.check_length(interval, text, boolean);
+
+-- gone: sql/functions/common/check_interval.sql
+drop function if exists lock_internal.check_interval(interval, text, boolean);
+
+-- gone: sql/functions/common/check_primary.sql
+drop function if exists lock_internal.check_primary();
+
+-- gone: sql/functions/common/await_row.sql
+drop function if exists lock_internal.await_row(regclass, name, text);
+
+-- gone: sql/functions/admin/revoke_from.sql
+drop function if exists lock.revoke_from(name);
+
+-- gone: sql/functions/admin/grant_to.sql
+drop function if exists lock.grant_to(name);
+
+-- gone: sql/functions/admin/granted_views.sql
+drop function if exists lock_internal.granted_views();
+
+-- gone: sql/functions/admin/granted_functions.sql
+drop function if exists lock_internal.granted_functions();
+
+-- gone: sql/functions/admin/check.sql
+drop function if exists lock.check();
+
+-- gone: sql/functions/admin/findings.sql
+drop function if exists lock_internal.findings(text);
+
+-- gone: sql/functions/common/engine.sql
+drop function if exists lock.engine();
+
+-- end of functions
+
+drop table if exists lock.finding;
+drop table if exists lock.forced_release;
+drop table if exists lock.chosen_engine;
+drop table if exists lock.migration;
+drop schema if exists lock_internal;
+drop schema if exists lock;

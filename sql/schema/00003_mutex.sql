@@ -1,0 +1,407 @@
+-- +goose Up
+select lock_internal.start_migration(3, 'up');
+
+-- Ids are compared as bytes (collate "C"), as everywhere in this schema: that is faster, and no upgrade of the operating system can
+-- change the order that the unique indexes rely on, which would let one id have two rows.
+--
+-- Every table keeps room in its pages (fillfactor), so that a grant changes the row in place and no index. unused_since holds
+-- whole hours for the same reason: its index, which the drop_unused functions walk, changes once an hour. It is set by every
+-- grant and not generated, because a generated column costs every update a tenth of its time; those functions trust it only
+-- to find candidates. lock.timeout has no check constraint, which would cost a grant a fifth of its time: lock.create_timeout checks.
+
+create table if not exists lock.mutex (
+    task_id       text collate "C"  not null,
+    acquired      boolean           not null default false,
+    owner         text,
+    acquired_at   timestamptz,
+    released_at   timestamptz       not null default clock_timestamp(),
+    set_aside     boolean           not null default false,
+    unused_since  timestamp         not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
+    constraint mutex_pkey primary key (task_id)
+) with (fillfactor = 80);
+
+create index if not exists mutex_unused_since_idx on lock.mutex (unused_since asc) where not set_aside;
+
+comment on table lock.mutex is
+    'Durable flags: acquired stays acquired until released, crash or not. lock.mutex_status is the view for everybody.';
+
+comment on column lock.mutex.owner is
+    'What the holder passed as owner, or null.';
+
+comment on column lock.mutex.acquired_at is
+    'Since when it is acquired; null when it is not.';
+
+comment on column lock.mutex.released_at is
+    'When it was last released, or made.';
+
+comment on column lock.mutex.set_aside is
+    'lock.drop_unused_mutexes met it acquired, and will not look at it again before it is released.';
+
+comment on column lock.mutex.unused_since is
+    'The hour of released_at, in UTC.';
+
+create or replace view lock.mutex_status as
+select
+    mutex.task_id,
+    mutex.acquired,
+    mutex.owner,
+    mutex.acquired_at,
+    (case when mutex.acquired then clock_timestamp() - mutex.acquired_at end)::interval as held_for,
+    mutex.released_at
+from lock.mutex;
+
+comment on view lock.mutex_status is
+    'Who holds which mutex, since when and for how long; released_at is its last release, or its making.';
+
+-- functions of mutex: written by make migration, not by hand
+
+-- file: sql/functions/mutex/acquire_mutex.sql
+-- +goose StatementBegin
+-- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any number of callers wins.
+--
+-- The first update is the whole grant when nobody else is at work on the id; lock_internal.uncontended says so, and is asked only when
+-- the flag is free. A flag that is seen set is a denial, which writes nothing.
+--
+-- What is neither is new, or in the hands of an open transaction, or shares its bucket with such an id. The insert makes the one
+-- that is new and waits for the one that is being acquired, and needs no transaction id to do so; then all starts again. What is still
+-- free has a bucket that is taken: from then on the row is grabbed when nobody has it (skip locked). So a caller that waited
+-- and lost has written nothing either, but for two cases: a row that was locked and not changed, and one that was grabbed.
+-- There the update waits, and keeps the row locked until its own transaction ends.
+create or replace function lock.acquire_mutex(
+    task_id  text,
+    owner    text  default null
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    grabbed  boolean not null := false;
+    attempt  integer not null := 0;
+begin
+    if acquire_mutex.task_id is null
+        or octet_length(acquire_mutex.task_id) not between 1 and 1024
+        or octet_length(acquire_mutex.owner) not between 1 and 1024
+        or pg_is_in_recovery()
+    then
+        perform lock_internal.check_primary();
+        perform lock_internal.check_id(acquire_mutex.task_id, 'task_id');
+        perform lock_internal.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
+    end if;
+    loop
+        update lock.mutex
+        set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
+        where mutex.task_id = acquire_mutex.task_id
+          and case when not mutex.acquired then lock_internal.uncontended(mutex.task_id) or grabbed end;
+        if found then
+            return true;
+        end if;
+        perform
+        from lock.mutex
+        where mutex.task_id = acquire_mutex.task_id
+          and mutex.acquired;
+        if found then
+            return false;
+        end if;
+        if attempt > 0 then
+            perform
+            from lock.mutex
+            where mutex.task_id = acquire_mutex.task_id
+              and not mutex.acquired
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
+        insert into lock.mutex (task_id, acquired, owner, acquired_at)
+        values (acquire_mutex.task_id, true, acquire_mutex.owner, clock_timestamp())
+        on conflict do nothing;
+        if found then
+            return true;
+        end if;
+        attempt := attempt + 1;
+        if attempt > 1 then
+            perform lock_internal.await_row('lock.mutex', 'task_id', acquire_mutex.task_id);
+        end if;
+        if attempt = 100 then
+            perform lock_internal.give_up('mutex', acquire_mutex.task_id);
+        end if;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.acquire_mutex(text, text) is
+    'Acquires a mutex (task_id: 1 to 1024 bytes) and returns true, or returns false when it is acquired; makes it when it is new. Exactly one of any number of concurrent callers gets true. '
+    'It stays acquired, crash or not, until lock.release_mutex by the same owner (text, or null for nobody in particular), or lock.force_release_mutex. Not re-entrant. '
+    'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end, because only then the answer is known. '
+    'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock when transactions acquire several in different orders, 55P03 lock_timeout. '
+    'After the SQL mutex (update ... and acquired != true) and the Redis one (zadd xx ch).';
+
+revoke all on function lock.acquire_mutex(text, text) from public;
+
+-- file: sql/functions/mutex/create_mutex.sql
+-- +goose StatementBegin
+-- create_mutex makes a mutex that nobody has acquired; false when it exists.
+create or replace function lock.create_mutex(
+    task_id  text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_id(create_mutex.task_id, 'task_id');
+    perform lock_internal.check_primary();
+    perform from lock.mutex where mutex.task_id = create_mutex.task_id;
+    if found then
+        return false;
+    end if;
+    insert into lock.mutex (task_id)
+    values (create_mutex.task_id)
+    on conflict do nothing;
+    return found;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.create_mutex(text) is
+    'Makes a mutex (task_id: 1 to 1024 bytes) that nobody has acquired and returns true; false when it exists already, acquired or not. '
+    'Optional: lock.acquire_mutex makes what it needs. Waits only for a transaction that is making the same mutex. Rolled back, it never was. '
+    'Errors: 22004, 22023 bad task_id, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
+    'After the Redis mutex: zadd nx 0.';
+
+revoke all on function lock.create_mutex(text) from public;
+
+-- file: sql/functions/mutex/drop_unused_mutexes.sql
+-- +goose StatementBegin
+-- drop_unused_mutexes deletes mutexes that were released long ago; never one that is acquired.
+--
+-- Among the oldest rows there can be acquired ones, any number of them. A call that meets them sets them aside, out of the
+-- index that it walks, until they are released: so they are in the way once and not in every call. It goes on while it
+-- only met such rows, and therefore 0 means that nothing is left to drop.
+create or replace function lock.drop_unused_mutexes(
+    unused_for  interval,
+    max         integer   default 10000
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+declare
+    idle     text[];
+    held     text[];
+    dropped  bigint;
+    before   timestamp;
+begin
+    perform lock_internal.check_drop(drop_unused_mutexes.unused_for, drop_unused_mutexes.max);
+    before := lock_internal.unused_before(drop_unused_mutexes.unused_for);
+    loop
+        select
+            array_agg(oldest.task_id) filter (where not oldest.acquired),
+            array_agg(oldest.task_id) filter (where oldest.acquired)
+        into idle, held
+        from (
+            select mutex.task_id, mutex.acquired
+            from lock.mutex
+            where mutex.unused_since <= before
+              and not mutex.set_aside
+              and (mutex.acquired or lock_internal.utc(mutex.released_at) < before)
+            order by mutex.unused_since
+            limit drop_unused_mutexes.max
+            for update skip locked
+        ) as oldest;
+        delete from lock.mutex
+        where mutex.task_id = any(idle);
+        get diagnostics dropped = row_count;
+        update lock.mutex
+        set set_aside = true
+        where mutex.task_id = any(held);
+        if dropped > 0 or held is null then
+            return dropped;
+        end if;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.drop_unused_mutexes(interval, integer) is
+    'For the schema''s owner. Deletes at most max mutexes that were made or last released at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
+    'Never one that is acquired, never waits. The next acquire makes a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.drop_unused_mutexes(interval, integer) from public;
+
+-- file: sql/functions/mutex/force_release_mutex.sql
+-- +goose StatementBegin
+-- force_release_mutex takes a mutex away from whoever acquired it, and records who did so and why.
+create or replace function lock.force_release_mutex(
+    task_id  text,
+    reason   text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    previous  jsonb;
+begin
+    perform lock_internal.check_id(force_release_mutex.task_id, 'task_id');
+    perform lock_internal.check_text(force_release_mutex.reason, 'reason');
+    select to_jsonb(mutex) into previous
+    from lock.mutex
+    where mutex.task_id = force_release_mutex.task_id
+      and mutex.acquired
+    for no key update;
+    if not found then
+        return false;
+    end if;
+    update lock.mutex
+    set
+        acquired = false,
+        owner = null,
+        acquired_at = null,
+        released_at = clock_timestamp(),
+        set_aside = false,
+        unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()))
+    where mutex.task_id = force_release_mutex.task_id;
+    perform lock_internal.record_forced_release('mutex', force_release_mutex.task_id, force_release_mutex.reason, previous);
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.force_release_mutex(text, text) is
+    'For the schema''s owner. Releases a mutex whoever acquired it and returns true; false when it is not acquired. lock.forced_release records the operator, the reason (1 to 1024 bytes), '
+    'and the owner and time of the acquisition. The holder is not told: make sure that it is gone. Waits for a transaction that is releasing it. '
+    'Errors: 22004, 22023 bad task_id or reason, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.force_release_mutex(text, text) from public;
+
+-- file: sql/functions/mutex/release_mutex.sql
+-- +goose StatementBegin
+-- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
+--
+-- It tries, looks, grabs and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
+-- dropped meanwhile, and then makes an idle one.
+create or replace function lock.release_mutex(
+    task_id  text,
+    owner    text  default null
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    grabbed  boolean not null := false;
+    attempt  integer not null := 0;
+begin
+    if release_mutex.task_id is null
+        or octet_length(release_mutex.task_id) not between 1 and 1024
+        or octet_length(release_mutex.owner) not between 1 and 1024
+        or pg_is_in_recovery()
+    then
+        perform lock_internal.check_primary();
+        perform lock_internal.check_id(release_mutex.task_id, 'task_id');
+        perform lock_internal.check_id(release_mutex.owner, 'owner') where release_mutex.owner is not null;
+    end if;
+    loop
+        update lock.mutex
+        set
+            acquired = false,
+            owner = null,
+            acquired_at = null,
+            released_at = clock_timestamp(),
+            set_aside = false,
+            unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()))
+        where mutex.task_id = release_mutex.task_id
+          and case
+                when mutex.acquired and mutex.owner is not distinct from release_mutex.owner
+                then lock_internal.uncontended(mutex.task_id) or grabbed
+              end;
+        if found then
+            return true;
+        end if;
+        perform
+        from lock.mutex
+        where mutex.task_id = release_mutex.task_id
+          and mutex.acquired
+          and mutex.owner is not distinct from release_mutex.owner;
+        if not found then
+            return false;
+        end if;
+        if attempt > 0 then
+            perform
+            from lock.mutex
+            where mutex.task_id = release_mutex.task_id
+              and mutex.acquired
+              and mutex.owner is not distinct from release_mutex.owner
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
+        insert into lock.mutex (task_id)
+        values (release_mutex.task_id)
+        on conflict do nothing;
+        attempt := attempt + 1;
+        if attempt > 1 then
+            perform lock_internal.await_row('lock.mutex', 'task_id', release_mutex.task_id);
+        end if;
+        if attempt = 100 then
+            perform lock_internal.give_up('mutex', release_mutex.task_id);
+        end if;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.release_mutex(text, text) is
+    'Releases a mutex that was acquired with the same owner (null: without one) and returns true; false when it is not acquired, not by this owner, or unknown. '
+    'Others can acquire it when the transaction commits; rolled back, it was never released. A denial writes nothing. Waits for another transaction that is releasing it. '
+    'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01, 55P03 lock_timeout. '
+    'After the SQL mutex (update ... and acquired != false) and the Redis one (zadd xx ch).';
+
+revoke all on function lock.release_mutex(text, text) from public;
+
+-- end of functions
+
+select lock_internal.end_migration(3, 'up');
+
+-- +goose Down
+select lock_internal.start_migration(3, 'down');
+
+-- functions of mutex: written by make migration, not by hand
+
+-- gone: sql/functions/mutex/release_mutex.sql
+drop function if exists lock.release_mutex(text, text);
+
+-- gone: sql/functions/mutex/force_release_mutex.sql
+drop function if exists lock.force_release_mutex(text, text);
+
+-- gone: sql/functions/mutex/drop_unused_mutexes.sql
+drop function if exists lock.drop_unused_mutexes(interval, integer);
+
+-- gone: sql/functions/mutex/create_mutex.sql
+drop function if exists lock.create_mutex(text);
+
+-- gone: sql/functions/mutex/acquire_mutex.sql
+drop function if exists lock.acquire_mutex(text, text);
+
+-- end of functions
+
+drop view if exists lock.mutex_status;
+drop table if exists lock.mutex;
+
+select lock_internal.end_migration(3, 'down');

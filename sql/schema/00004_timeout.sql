@@ -1,0 +1,349 @@
+-- +goose Up
+select lock_internal.start_migration(4, 'up');
+
+create table if not exists lock.timeout (
+    task_id       text collate "C"  not null,
+    ts            timestamptz       not null default '-infinity',
+    timeout       interval          not null,
+    unused_since  timestamp         not null default date_trunc('hour', clock_timestamp() at time zone 'UTC'),
+    constraint timeout_pkey primary key (task_id)
+) with (fillfactor = 80);
+
+create index if not exists timeout_unused_since_idx on lock.timeout (unused_since asc);
+
+comment on table lock.timeout is
+    'Locks that can be acquired again once their interval has passed. lock.timeout_status is the view for everybody.';
+
+comment on column lock.timeout.ts is
+    'When it was last acquired; -infinity: never, or released by force.';
+
+comment on column lock.timeout.unused_since is
+    'The hour, in UTC, in which the last interval ends, or in which it was made.';
+
+create or replace view lock.timeout_status as
+select
+    timed.task_id,
+    timed.timeout,
+    timed.ts,
+    timed.free_at,
+    timed.free_at >= timed.right_now as locked,
+    case when timed.free_at >= timed.right_now then timed.free_at - timed.right_now else interval '0' end as free_in,
+    timed.ts > timed.right_now as clock_was_set_back
+from (
+    select
+        timeout.task_id,
+        timeout.timeout,
+        timeout.ts,
+        ((timeout.ts at time zone 'UTC' + timeout.timeout) at time zone 'UTC')::timestamptz as free_at,
+        clock_timestamp() as right_now
+    from lock.timeout
+) as timed;
+
+comment on view lock.timeout_status is
+    'Until when each timeout is locked: it can be acquired after free_at, in free_in. clock_was_set_back: its time lies in the future.';
+
+-- functions of timeout: written by make migration, not by hand
+
+-- file: sql/functions/timeout/pull_back_timeout.sql
+-- +goose StatementBegin
+-- pull_back_timeout brings a time that lies far in the future back to now, because the clock was set back since it was stored.
+--
+-- Nothing is granted early: the grant was made before now, so a full interval from now is at least one from the grant. The
+-- margin keeps it from steps of milliseconds and from servers whose clocks differ. A row that somebody holds is left alone.
+create or replace function lock_internal.pull_back_timeout(
+    task_id  text
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    right_now  constant timestamptz := clock_timestamp();
+begin
+    update lock.timeout
+    set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
+    where timeout.task_id = (
+        select ahead.task_id
+        from lock.timeout as ahead
+        where ahead.task_id = pull_back_timeout.task_id
+          and lock_internal.utc(ahead.ts) > lock_internal.utc(right_now) + ahead.timeout + interval '1 minute'
+        for no key update skip locked
+    );
+    if found then
+        raise log 'timeout "%" was acquired in the future: the clock was set back; it is denied for one interval from now', pull_back_timeout.task_id;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.pull_back_timeout(text) is
+    'Sets ts to now when it lies more than the interval and a minute in the future.';
+
+revoke all on function lock_internal.pull_back_timeout(text) from public;
+
+-- file: sql/functions/timeout/create_timeout.sql
+-- +goose StatementBegin
+-- create_timeout makes a timeout that can be acquired at once; false when it exists, which then has the new interval.
+create or replace function lock.create_timeout(
+    task_id  text,
+    timeout  interval
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_primary();
+    perform lock_internal.check_id(create_timeout.task_id, 'task_id');
+    perform lock_internal.check_length(create_timeout.timeout, 'timeout', false);
+    -- As text, because 1 month and 30 days are equal as intervals.
+    perform
+    from lock.timeout
+    where timeout.task_id = create_timeout.task_id
+      and timeout.timeout::text = create_timeout.timeout::text;
+    if found then
+        return false;
+    end if;
+    insert into lock.timeout (task_id, timeout)
+    values (create_timeout.task_id, create_timeout.timeout)
+    on conflict do nothing;
+    if found then
+        return true;
+    end if;
+    update lock.timeout
+    set
+        timeout = create_timeout.timeout,
+        unused_since = greatest(timeout.unused_since, lock_internal.full_hour(lock_internal.utc(timeout.ts) + create_timeout.timeout))
+    where timeout.task_id = create_timeout.task_id;
+    if not found then
+        perform lock_internal.give_up('timeout', create_timeout.task_id);
+    end if;
+    return false;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.create_timeout(text, interval) is
+    'Makes a timeout (task_id: 1 to 1024 bytes; timeout: over 0, up to 100 years) that can be acquired at once and returns true. When it exists, returns false, and it has the new interval, which counts from the last grant. '
+    'A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists with this interval. Waits for a transaction that is making, changing or acquiring it. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped.';
+
+revoke all on function lock.create_timeout(text, interval) from public;
+
+-- file: sql/functions/timeout/acquire_timeout.sql
+-- +goose StatementBegin
+-- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
+--
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone. It tries, looks, grabs and
+-- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile,
+-- and the error takes it back. Where the update itself has waited, for a row that somebody had only locked, the time is read and stored
+-- once more.
+create or replace function lock.acquire_timeout(
+    task_id  text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    right_now  timestamptz;
+    length     interval;
+    passed     boolean;
+    ahead      boolean;
+    grabbed    boolean not null := false;
+    attempt    integer not null := 0;
+begin
+    if acquire_timeout.task_id is null
+        or octet_length(acquire_timeout.task_id) not between 1 and 1024
+        or pg_is_in_recovery()
+    then
+        perform lock_internal.check_primary();
+        perform lock_internal.check_id(acquire_timeout.task_id, 'task_id');
+    end if;
+    loop
+        right_now := clock_timestamp();
+        update lock.timeout
+        set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
+        where timeout.task_id = acquire_timeout.task_id
+          and case
+                when lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now)
+                then lock_internal.uncontended(timeout.task_id) or grabbed
+              end;
+        if found then
+            if clock_timestamp() - right_now > interval '10 milliseconds' then
+                right_now := clock_timestamp();
+                update lock.timeout
+                set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
+                where timeout.task_id = acquire_timeout.task_id;
+            end if;
+            return true;
+        end if;
+        select
+            timeout.timeout,
+            lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now),
+            timeout.ts > right_now
+        into length, passed, ahead
+        from lock.timeout
+        where timeout.task_id = acquire_timeout.task_id;
+        exit when not found;
+        if not passed then
+            if ahead then
+                perform lock_internal.pull_back_timeout(acquire_timeout.task_id);
+            end if;
+            return false;
+        end if;
+        if attempt > 0 then
+            perform
+            from lock.timeout
+            where timeout.task_id = acquire_timeout.task_id
+              and lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now)
+            for no key update skip locked;
+            grabbed := found;
+            continue when grabbed;
+        end if;
+        insert into lock.timeout (task_id, timeout)
+        values (acquire_timeout.task_id, length)
+        on conflict do nothing;
+        exit when found;
+        attempt := attempt + 1;
+        if attempt > 1 then
+            perform lock_internal.await_row('lock.timeout', 'task_id', acquire_timeout.task_id);
+        end if;
+        if attempt = 100 then
+            perform lock_internal.give_up('timeout', acquire_timeout.task_id);
+        end if;
+    end loop;
+    raise exception 'timeout "%" was never created, or dropped', acquire_timeout.task_id
+        using errcode = 'no_data_found',
+              hint = 'Create it once with lock.create_timeout(task_id, timeout).';
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.acquire_timeout(text) is
+    'Acquires a timeout made by lock.create_timeout (task_id: 1 to 1024 bytes): true when ts + timeout < now by the database''s clock, strictly and to the microsecond, and then ts = now; else false. '
+    'Exactly one of any number of concurrent callers gets true. Nobody releases it: it can be acquired again when its interval has passed. '
+    'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end. '
+    'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
+    'Errors: 22004, 22023 bad task_id, P0002 never created, or dropped, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
+    'After the SQL timeout lock (update ... and ts + timeout < now).';
+
+revoke all on function lock.acquire_timeout(text) from public;
+
+-- file: sql/functions/timeout/drop_unused_timeouts.sql
+-- +goose StatementBegin
+-- drop_unused_timeouts deletes timeouts whose interval passed long ago.
+create or replace function lock.drop_unused_timeouts(
+    unused_for  interval,
+    max         integer   default 10000
+)
+returns bigint
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select lock_internal.drop_unused(
+        'lock.timeout', 'task_id',
+        'ts at time zone ''UTC'' + timeout',
+        drop_unused_timeouts.unused_for, drop_unused_timeouts.max
+    );
+$$;
+-- +goose StatementEnd
+
+comment on function lock.drop_unused_timeouts(interval, integer) is
+    'For the schema''s owner. Deletes at most max timeouts whose last interval, or making when they were never acquired, ended at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
+    'Never one that is denied now, never waits. A dropped one must be made again: until then acquiring it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.drop_unused_timeouts(interval, integer) from public;
+
+-- file: sql/functions/timeout/force_release_timeout.sql
+-- +goose StatementBegin
+-- force_release_timeout lets a timeout be acquired at once, and records who did so and why.
+create or replace function lock.force_release_timeout(
+    task_id  text,
+    reason   text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    previous  lock.timeout;
+begin
+    perform lock_internal.check_primary();
+    perform lock_internal.check_id(force_release_timeout.task_id, 'task_id');
+    perform lock_internal.check_text(force_release_timeout.reason, 'reason');
+    -- One that is free is not even locked.
+    perform
+    from lock.timeout
+    where timeout.task_id = force_release_timeout.task_id
+      and lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(clock_timestamp());
+    if found then
+        return false;
+    end if;
+    select * into previous
+    from lock.timeout
+    where timeout.task_id = force_release_timeout.task_id
+    for no key update;
+    if not found then
+        raise exception 'timeout "%" was never created', force_release_timeout.task_id
+            using errcode = 'no_data_found',
+                  hint = 'select task_id from lock.timeout lists what there is.';
+    elsif lock_internal.utc(previous.ts) + previous.timeout < lock_internal.utc(clock_timestamp()) then
+        return false;
+    end if;
+    update lock.timeout
+    set ts = '-infinity'
+    where timeout.task_id = force_release_timeout.task_id;
+    perform lock_internal.record_forced_release('timeout', force_release_timeout.task_id, force_release_timeout.reason, to_jsonb(previous));
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.force_release_timeout(text, text) is
+    'For the schema''s owner. Lets a timeout be acquired at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
+    'Waits for a transaction that has just acquired it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+
+revoke all on function lock.force_release_timeout(text, text) from public;
+
+-- end of functions
+
+select lock_internal.end_migration(4, 'up');
+
+-- +goose Down
+select lock_internal.start_migration(4, 'down');
+
+-- functions of timeout: written by make migration, not by hand
+
+-- gone: sql/functions/timeout/force_release_timeout.sql
+drop function if exists lock.force_release_timeout(text, text);
+
+-- gone: sql/functions/timeout/drop_unused_timeouts.sql
+drop function if exists lock.drop_unused_timeouts(interval, integer);
+
+-- gone: sql/functions/timeout/acquire_timeout.sql
+drop function if exists lock.acquire_timeout(text);
+
+-- gone: sql/functions/timeout/create_timeout.sql
+drop function if exists lock.create_timeout(text, interval);
+
+-- gone: sql/functions/timeout/pull_back_timeout.sql
+drop function if exists lock_internal.pull_back_timeout(text);
+
+-- end of functions
+
+drop view if exists lock.timeout_status;
+drop table if exists lock.timeout;
+
+select lock_internal.end_migration(4, 'down');

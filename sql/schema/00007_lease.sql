@@ -1,0 +1,818 @@
+-- +goose Up
+select lock_internal.start_migration(7, 'up');
+
+create table if not exists lock.lease (
+    name         text collate "C"  not null,
+    token        bigint            not null,
+    owner        text              not null,
+    acquired_at  timestamptz       not null,
+    renewed_at   timestamptz       not null,
+    expires_at   timestamptz       not null,
+    awaited      boolean           not null default false,
+    constraint lease_pkey primary key (name, token)
+);
+
+comment on table lock.lease is
+    'The leases that were granted and neither released nor revoked; one that has expired stays until its permit is needed. Its row is the '
+    'fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.';
+
+comment on column lock.lease.token is
+    'Greater than the token of every lease granted on the name before.';
+
+comment on column lock.lease.owner is
+    'Who it is, for people to read; what proves a holder is the token.';
+
+comment on column lock.lease.renewed_at is
+    'When expires_at was last set.';
+
+comment on column lock.lease.awaited is
+    'Somebody waits in lock.await_lease for its end: its release sends a notification.';
+
+create table if not exists lock.lease_name (
+    name        text collate "C"  not null,
+    token       bigint            not null,
+    granted_at  timestamptz       not null,
+    constraint lease_name_pkey primary key (name)
+);
+
+comment on table lock.lease_name is
+    'Every name that ever had a lease, until lock.vacuum_leases forgets it, and the greatest token given on it. Its row is the gate of '
+    'all who acquire the name.';
+
+create table if not exists lock.lease_floor (
+    only_row  boolean  not null default true,
+    token     bigint   not null,
+    constraint lease_floor_pkey primary key (only_row),
+    constraint lease_floor_only_row check (only_row)
+);
+
+comment on table lock.lease_floor is
+    'One row: the greatest token of any name that was forgotten. New names start above it.';
+
+insert into lock.lease_floor (token) values (0) on conflict do nothing;
+
+create table if not exists lock.lease_revocation (
+    name        text collate "C"  not null,
+    token       bigint            not null,
+    owner       text              not null,
+    revoked_by  name              not null,
+    revoked_at  timestamptz       not null,
+    reason      text              not null,
+    constraint lease_revocation_pkey primary key (name, token)
+);
+
+comment on table lock.lease_revocation is
+    'What lock.revoke_lease did, for good: rows are the owner''s to delete.';
+
+create or replace view lock.lease_holder as
+select
+    lease.name,
+    lease.token,
+    lease.owner,
+    lease.acquired_at,
+    lease.renewed_at,
+    lease.expires_at,
+    (lease.expires_at - clock_timestamp())::interval as expires_in
+from lock.lease
+where lease.expires_at > clock_timestamp();
+
+comment on view lock.lease_holder is
+    'The live leases: who holds a permit of which name, and for how long if it is not renewed.';
+
+-- functions of lease: written by make migration, not by hand
+
+-- file: sql/functions/lease/check_lease.sql
+-- +goose StatementBegin
+-- check_lease refuses what acquire_lease and await_lease cannot work with.
+create or replace function lock_internal.check_lease(
+    name     text,
+    owner    text,
+    ttl      interval,
+    permits  integer
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_id(check_lease.name, 'name');
+    perform lock_internal.check_id(check_lease.owner, 'owner');
+    perform lock_internal.check_interval(check_lease.ttl, 'ttl', true);
+    if check_lease.permits is null then
+        raise exception 'permits must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass how many may hold the name at once, or leave it out for 1.';
+    elsif check_lease.permits < 1 then
+        raise exception 'permits must be at least 1, not %', check_lease.permits
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass how many may hold the name at once, or leave it out for 1.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_lease(text, text, interval, integer) is
+    'Refuses a bad name, owner, ttl or number of permits (22004, 22023).';
+
+revoke all on function lock_internal.check_lease(text, text, interval, integer) from public;
+
+-- file: sql/functions/lease/add_lease_name.sql
+-- +goose StatementBegin
+-- add_lease_name makes the row of a new name and returns its first token, which no lease on this name ever had.
+--
+-- lock.vacuum_leases forgets names, and keeps in lock.lease_floor the greatest token of any of them. Sharing that row until the
+-- transaction ends keeps a vacuum from raising it after it was read here; under REPEATABLE READ a floor that is newer than the
+-- snapshot is 40001. Vacuum takes the floor before the names, as this does: no deadlock.
+create or replace function lock_internal.add_lease_name(
+    name  text
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    first  bigint;
+begin
+    select lease_floor.token + 1 into strict first
+    from lock.lease_floor
+    where lease_floor.only_row
+    for share;
+    insert into lock.lease_name (name, token, granted_at)
+    values (add_lease_name.name, first, clock_timestamp())
+    on conflict on constraint lease_name_pkey do update
+    set token = lease_name.token + 1,
+        granted_at = clock_timestamp()
+    returning lease_name.token into first;
+    return first;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.add_lease_name(text) is
+    'Makes the row of a new name and returns its first token.';
+
+revoke all on function lock_internal.add_lease_name(text) from public;
+
+-- file: sql/functions/lease/acquire_lease.sql
+-- +goose StatementBegin
+-- acquire_lease grants a lease on a name, with a token greater than every one before; no row when all permits are taken.
+--
+-- The row of lock.lease_name is the gate of all who acquire the name: whoever is granted raises its token. The first statement
+-- reads token and leases on one snapshot and grants by itself when a permit is free: if the token is still the same at the gate,
+-- nobody was granted in between, and the count holds. Both are read without reference to the row that is updated, so that they keep
+-- the snapshot's values should the update have waited; it hardly ever does, because of lock_internal.uncontended. When the permits are taken on
+-- that snapshot, nothing is written and nothing waited for.
+--
+-- Otherwise, and when expired leases are in the way, the last passage waits at the gate and counts behind it, on a snapshot of
+-- its own. Under REPEATABLE READ and SERIALIZABLE the snapshot is older, and the gate itself refuses with 40001 if anybody was
+-- granted since. A release that a snapshot does not see makes this deny, never grant.
+--
+-- Who waited for the end of an expired lease waits for the end of the one that takes its place.
+--
+-- An expired lease frees its permit by being deleted, which needs its row exclusively: while a transaction that has asserted it
+-- is open, the row is skipped and its permit counts as taken. That denial writes, and undoes it: only a lock can tell.
+--
+-- The time is read behind the gate: a wait there may have been long.
+--
+-- Leases come and go, so that lock.lease can be mostly dead rows. It may have been empty when a plan was made, and a plan is kept:
+-- whoever looks for the leases of one name never scans it from end to end.
+--
+-- Who passed the gate and finds nothing left undoes all of it, so that a denied caller stands in nobody's way. The ttl is added
+-- in UTC, where every day has 24 hours.
+create or replace function lock.acquire_lease(
+    name     text,
+    owner    text,
+    ttl      interval,
+    permits  integer  default 1
+)
+returns setof lock.lease
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    granted  lock.lease;
+    known    bigint;
+begin
+    if acquire_lease.name is null or acquire_lease.name = '' or octet_length(acquire_lease.name) > 1024
+        or acquire_lease.owner is null or acquire_lease.owner = '' or octet_length(acquire_lease.owner) > 1024
+        or acquire_lease.ttl is null or acquire_lease.ttl <= interval '0' or acquire_lease.ttl >= interval '30 days'
+        or extract(year from acquire_lease.ttl) <> 0 or extract(month from acquire_lease.ttl) <> 0
+        or acquire_lease.permits is null or acquire_lease.permits < 1
+        or pg_is_in_recovery()
+    then
+        perform lock_internal.check_lease(acquire_lease.name, acquire_lease.owner, acquire_lease.ttl, acquire_lease.permits);
+        perform lock_internal.check_primary();
+    end if;
+
+    with gate as (
+        update lock.lease_name
+        set token = lease_name.token + 1,
+            granted_at = clock_timestamp()
+        where lease_name.name = acquire_lease.name
+          and lease_name.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
+          and case
+                when not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)
+                then lock_internal.uncontended(lease_name.name)
+              end
+        returning lease_name.token
+    )
+    insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
+    select
+        acquire_lease.name, gate.token, acquire_lease.owner, gate.now, gate.now,
+        (gate.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
+    from (select gate.token, clock_timestamp() as now from gate) as gate
+    returning lease.* into granted;
+    if found then
+        return next granted;
+        return;
+    end if;
+
+    if acquire_lease.permits <= (
+        select count(*)
+        from lock.lease
+        where lease.name = acquire_lease.name
+          and lease.expires_at > clock_timestamp()
+    ) then
+        return;
+    end if;
+
+    begin
+        update lock.lease_name
+        set token = lease_name.token + 1,
+            granted_at = clock_timestamp()
+        where lease_name.name = acquire_lease.name
+        returning lease_name.token into known;
+        if not found then
+            known := lock_internal.add_lease_name(acquire_lease.name);
+        end if;
+        perform lock_internal.uncontended(acquire_lease.name);
+        with expired as (
+            delete from lock.lease
+            where lease.name = acquire_lease.name
+              and lease.token = any(array(
+                select ended.token
+                from lock.lease as ended
+                where ended.name = acquire_lease.name
+                  and ended.expires_at <= clock_timestamp()
+                for update skip locked
+              ))
+            returning lease.token, lease.awaited
+        )
+        insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at, awaited)
+        select
+            acquire_lease.name, known, acquire_lease.owner, moment.now, moment.now,
+            (moment.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC',
+            exists (select from expired where expired.awaited)
+        from (select clock_timestamp() as now) as moment
+        where acquire_lease.permits > (select count(*) from lock.lease where lease.name = acquire_lease.name)
+                                      - (select count(*) from expired)
+        returning lease.* into granted;
+        if not found then
+            raise exception 'all permits of % are taken', acquire_lease.name
+                using errcode = 'LK002';
+        end if;
+        return next granted;
+    exception
+        when sqlstate 'LK002' then
+            return;
+    end;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.acquire_lease(text, text, interval, integer) is
+    'Grants a lease on name for ttl (100 years at most, counted from now) to owner, a text that tells people who it is. Returns the '
+    'lease with its token, which is greater than that of every earlier lease on the name, or no row when permits (default 1) leases '
+    'are held. Call it in a transaction of its own: others who would get a permit wait until the transaction ends, and a grant that '
+    'is rolled back never was. When the permits are taken it neither waits nor writes. The permit of an expired lease is free, except '
+    'while a transaction that called lock.assert_lease with it is open. Errors: 22004 null, 22023 bad name, owner or ttl (zero, negative, '
+    'infinite, months), permits below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 25006 read-only. '
+    'Leases, fencing tokens and counting semaphores are beyond the articles that the other kinds come from.';
+
+revoke all on function lock.acquire_lease(text, text, interval, integer) from public;
+
+-- file: sql/functions/lease/check_token.sql
+-- +goose StatementBegin
+-- check_token refuses a name or token that is null, and a name that no lease can have.
+create or replace function lock_internal.check_token(
+    name   text,
+    token  bigint
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_id(check_token.name, 'name');
+    if check_token.token is null then
+        raise exception 'token must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the token that lock.acquire_lease returned.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_token(text, bigint) is
+    'Refuses a null token (22004) and a bad name (22004, 22023).';
+
+revoke all on function lock_internal.check_token(text, bigint) from public;
+
+-- file: sql/functions/lease/assert_lease.sql
+-- +goose StatementBegin
+-- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to another before it ends.
+--
+-- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so renewals pass while it is held;
+-- takeover, release and revocation delete the row. Asserted first, they come after this transaction's end; deleted first, this
+-- waits for that transaction's end and finds nothing. The time is read once the lock is held, and an asserted lease may run
+-- out before the commit: nobody gets it sooner.
+--
+-- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired: the second lock tells (40001).
+-- A token that the snapshot's counter has not reached was granted after the snapshot: 40001, too.
+create or replace function lock.assert_lease(
+    name   text,
+    token  bigint
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    expires_at  timestamptz;
+begin
+    select lease.expires_at into expires_at
+    from lock.lease
+    where lease.name = assert_lease.name
+      and lease.token = assert_lease.token
+    for key share;
+    if expires_at > clock_timestamp() then
+        return;
+    end if;
+    perform lock_internal.check_token(assert_lease.name, assert_lease.token);
+    if expires_at is not null then
+        select lease.expires_at into expires_at
+        from lock.lease
+        where lease.name = assert_lease.name
+          and lease.token = assert_lease.token
+        for no key update;
+        if expires_at > clock_timestamp() then
+            return;
+        end if;
+    elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
+        and assert_lease.token > coalesce((
+            select lease_name.token
+            from lock.lease_name
+            where lease_name.name = assert_lease.name
+        ), (select lease_floor.token from lock.lease_floor where lease_floor.only_row))
+    then
+        raise exception 'lease % with token % is newer than this transaction''s snapshot, or never was', assert_lease.name, assert_lease.token
+            using errcode = 'serialization_failure',
+                  hint = 'Begin the transaction after the lease was acquired.';
+    end if;
+    raise exception 'lease % with token % is lost', assert_lease.name, assert_lease.token
+        using errcode = 'LK001',
+              detail = coalesce(
+                  'It expired at ' || expires_at || '.',
+                  (
+                      select format('%s revoked it at %s: %s', lease_revocation.revoked_by, lease_revocation.revoked_at, lease_revocation.reason)
+                      from lock.lease_revocation
+                      where lease_revocation.name = assert_lease.name
+                        and lease_revocation.token = assert_lease.token
+                  ),
+                  'It was released, taken over after it had expired, or never granted.'
+              ),
+              hint = 'Roll back and stop: another may hold the name by now.';
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.assert_lease(text, bigint) is
+    'A fence: call it in the transaction that writes what the lease protects. It raises LK001 when the lease is lost (expired, released, '
+    'revoked, never granted), and otherwise keeps everybody from getting the lease''s permit until the transaction ends, even when the lease '
+    'expires before that. So nothing is committed by a holder after its successor was granted. Waits only for a transaction that is releasing, revoking or '
+    'taking over this lease. Errors: 22004 null, LK001 lost, 40001 under REPEATABLE READ and SERIALIZABLE when '
+    'the lease went or came after the snapshot, 25006 read-only.';
+
+revoke all on function lock.assert_lease(text, bigint) from public;
+
+-- file: sql/functions/lease/await_lease.sql
+-- +goose StatementBegin
+-- await_lease acquires a lease, or says how long to sleep before asking again, and leaves a mark that makes releases notify.
+--
+-- The row that it returns is the lease that was granted, or has token 0 and describes the lease whose end frees a permit:
+-- with more leases than permits that is not the first to end. When that one had run out before it was asked for, a transaction
+-- that asserted it is still open, and nobody can say for how long: the answer is to come back in a ttl, 5 seconds at most.
+--
+-- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no permit is free, and who ends one
+-- of them sees its mark, or deleted it first, and then there is nothing to mark. When all have been marked by others, nothing is
+-- written and nothing waited for.
+--
+-- It waits for another's transaction, which may be about to end a lease, only when every lease has to go and this one alone is not
+-- marked: so it does not oversleep another permit, and has no other lease's row locked, so that nobody who ends two leases in a
+-- transaction meets it in a deadlock. What it could not mark otherwise is left to its next call, soon.
+create or replace function lock.await_lease(
+    name     text,
+    owner    text,
+    ttl      interval,
+    permits  integer  default 1
+)
+returns setof lock.lease_holder
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    answer  lock.lease_holder;
+    asked   timestamptz;
+    again   boolean := false;
+    silent  bigint[];
+    marked  bigint;
+begin
+    loop
+        asked := clock_timestamp();
+        select lease.name, lease.token, lease.owner, lease.acquired_at, lease.renewed_at, lease.expires_at, await_lease.ttl into answer
+        from lock.acquire_lease(await_lease.name, await_lease.owner, await_lease.ttl, await_lease.permits) as lease;
+        if found then
+            return next answer;
+            return;
+        end if;
+
+        select
+            lease.name, 0, lease.owner, lease.acquired_at, lease.renewed_at, lease.expires_at,
+            lease.expires_at - clock_timestamp(),
+            array(
+                select other.token
+                from lock.lease as other
+                where other.name = await_lease.name
+                  and not other.awaited
+            )
+        into
+            answer.name, answer.token, answer.owner, answer.acquired_at, answer.renewed_at, answer.expires_at,
+            answer.expires_in,
+            silent
+        from lock.lease
+        where lease.name = await_lease.name
+        order by lease.expires_at desc, lease.token desc
+        offset await_lease.permits - 1
+        limit 1;
+        continue when not found or answer.expires_in <= interval '0' and answer.expires_at > asked;
+        -- Denied by another lease, which has gone since? The next round takes it over.
+        if answer.expires_in <= interval '0' and not again then
+            again := true;
+            continue;
+        end if;
+
+        if answer.expires_in <= interval '0' then
+            answer.expires_in := least(await_lease.ttl, interval '5 seconds');
+        end if;
+        if silent <> '{}' then
+            update lock.lease
+            set awaited = true
+            where lease.name = await_lease.name
+              and lease.token = any(array(
+                select free.token
+                from lock.lease as free
+                where free.name = await_lease.name
+                  and free.token = any(silent)
+                  and not free.awaited
+                for no key update skip locked
+              ));
+            get diagnostics marked = row_count;
+            if marked = 0 and await_lease.permits = 1 and cardinality(silent) = 1 then
+                update lock.lease
+                set awaited = true
+                where lease.name = await_lease.name
+                  and lease.token = silent[1];
+                continue when not found;
+                marked := 1;
+                answer.expires_in := greatest(least(answer.expires_in, answer.expires_at - clock_timestamp()), interval '0');
+            end if;
+            if marked < cardinality(silent) then
+                answer.expires_in := least(answer.expires_in, interval '100 milliseconds');
+            end if;
+        end if;
+        return next answer;
+        return;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.await_lease(text, text, interval, integer) is
+    'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row: the lease that was granted, or token 0 with '
+    'the holder, expiry and expires_in of the lease whose end would free a permit. Sleep for expires_in, or until a notification on channel '
+    'lock_lease whose payload is the name, and call it again; listen before the first call. A release or revocation notifies only because of this call. '
+    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released, revoked and renewed '
+    'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
+
+revoke all on function lock.await_lease(text, text, interval, integer) from public;
+
+-- file: sql/functions/lease/notify_lease_waiters.sql
+-- +goose StatementBegin
+-- notify_lease_waiters notifies channel lock_lease at commit.
+--
+-- A notification makes every commit of the server queue behind one lock, hence only for a lease that is marked as awaited.
+create or replace function lock_internal.notify_lease_waiters(
+    name  text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
+        perform pg_notify('lock_lease', notify_lease_waiters.name);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.notify_lease_waiters(text) is
+    'Notifies channel lock_lease, payload the name.';
+
+revoke all on function lock_internal.notify_lease_waiters(text) from public;
+
+-- file: sql/functions/lease/release_lease.sql
+-- +goose StatementBegin
+-- release_lease gives a lease back before it ends; false when it had been lost already.
+--
+-- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease, and for who is about to mark the
+-- row as awaited, and then finds the mark.
+create or replace function lock.release_lease(
+    name   text,
+    token  bigint
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    live     boolean;
+    awaited  boolean;
+begin
+    delete from lock.lease
+    where lease.name = release_lease.name
+      and lease.token = release_lease.token
+    returning lease.expires_at > clock_timestamp(), lease.awaited into live, awaited;
+    if not found then
+        perform lock_internal.check_token(release_lease.name, release_lease.token);
+        return false;
+    end if;
+    if awaited then
+        perform lock_internal.notify_lease_waiters(release_lease.name);
+    end if;
+    return live;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.release_lease(text, bigint) is
+    'Gives a lease back and wakes who waits in lock.await_lease for the name; both happen at commit, so it may be the last statement of '
+    'the work''s own transaction. Returns false when the lease was lost before: expired, released or revoked. Waits for other transactions that called '
+    'lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 under REPEATABLE READ and SERIALIZABLE when '
+    'the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
+
+revoke all on function lock.release_lease(text, bigint) from public;
+
+-- file: sql/functions/lease/renew_lease.sql
+-- +goose StatementBegin
+-- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal undoes.
+--
+-- It changes no key, so it waits neither for transactions that have asserted the lease (for key share) nor they for it.
+-- The time is read again once the row is locked: a lease that ran out during a wait is lost like any other.
+create or replace function lock.renew_lease(
+    name   text,
+    token  bigint,
+    ttl    interval
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    expires_at  timestamptz;
+begin
+    perform lock_internal.check_token(renew_lease.name, renew_lease.token);
+    perform lock_internal.check_interval(renew_lease.ttl, 'ttl', true);
+    select lease.expires_at into expires_at
+    from lock.lease
+    where lease.name = renew_lease.name
+      and lease.token = renew_lease.token
+      and lease.expires_at > clock_timestamp()
+    for no key update;
+    if not found or expires_at <= clock_timestamp() then
+        return false;
+    end if;
+    update lock.lease
+    set renewed_at = moment.now,
+        expires_at = (moment.now at time zone 'UTC' + renew_lease.ttl) at time zone 'UTC'
+    from (select clock_timestamp() as now) as moment
+    where lease.name = renew_lease.name
+      and lease.token = renew_lease.token;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.renew_lease(text, bigint, interval) is
+    'Lets a lease end ttl from now, which may be sooner than before. Returns false when the lease is lost: expired (even when nobody '
+    'else has it yet), released or revoked; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
+    'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost, or somebody began to wait for it, after the '
+    'snapshot, 25006 read-only.';
+
+revoke all on function lock.renew_lease(text, bigint, interval) from public;
+
+-- file: sql/functions/lease/revoke_lease.sql
+-- +goose StatementBegin
+-- revoke_lease takes a lease from its holder and records who did it, when and why; false when there is no such lease.
+create or replace function lock.revoke_lease(
+    name    text,
+    token   bigint,
+    reason  text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    gone  lock.lease;
+begin
+    perform lock_internal.check_token(revoke_lease.name, revoke_lease.token);
+    perform lock_internal.check_text(revoke_lease.reason, 'reason');
+    delete from lock.lease
+    where lease.name = revoke_lease.name
+      and lease.token = revoke_lease.token
+      and lease.expires_at > clock_timestamp()
+    returning lease.* into gone;
+    if not found then
+        return false;
+    end if;
+    insert into lock.lease_revocation (name, token, owner, revoked_by, revoked_at, reason)
+    values (gone.name, gone.token, gone.owner, session_user, clock_timestamp(), revoke_lease.reason);
+    if gone.awaited then
+        perform lock_internal.notify_lease_waiters(gone.name);
+    end if;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.revoke_lease(text, bigint, text) is
+    'For the schema''s owner. Takes a live lease (see lock.lease_holder) from its holder and records it in lock.lease_revocation with the session''s user, the '
+    'time and reason. From its commit on lock.assert_lease and lock.renew_lease refuse the token; it waits for transactions that have '
+    'asserted it, so that none of them commits later. Returns false when there is no such live lease. Errors: 22004 null, 22023 bad name or reason, '
+    '40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
+
+revoke all on function lock.revoke_lease(text, bigint, text) from public;
+
+-- file: sql/functions/lease/vacuum_leases.sql
+-- +goose StatementBegin
+-- vacuum_leases forgets leases and names that nobody has used for a while; their tokens are never given again.
+--
+-- The floor is locked first and raised in the same transaction: see add_lease_name. Names are locked, and their leases looked for once
+-- more, on a newer snapshot: one can have been granted after the first and before the lock, in a transaction that began it long ago.
+create or replace function lock.vacuum_leases(
+    older_than  interval,
+    max         integer   default 10000
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    before      timestamptz;
+    idle_names  text[];
+    highest     bigint;
+    forgotten   bigint;
+begin
+    perform lock_internal.check_interval(vacuum_leases.older_than, 'older_than', false);
+    perform lock_internal.check_max(vacuum_leases.max);
+    before := clock_timestamp() - vacuum_leases.older_than;
+
+    perform
+    from lock.lease_floor
+    for update;
+    delete from lock.lease
+    where (lease.name, lease.token) in (
+        select ended.name, ended.token
+        from lock.lease as ended
+        where ended.expires_at < before
+        limit vacuum_leases.max
+        for update skip locked
+    );
+    select array_agg(idle.name) into idle_names
+    from (
+        select lease_name.name
+        from lock.lease_name
+        where lease_name.granted_at < before
+          and not exists (
+            select
+            from lock.lease
+            where lease.name = lease_name.name
+          )
+        limit vacuum_leases.max
+        for update of lease_name skip locked
+    ) as idle;
+    with gone as (
+        delete from lock.lease_name
+        where lease_name.name = any(idle_names)
+          and not exists (
+            select
+            from lock.lease
+            where lease.name = lease_name.name
+          )
+        returning lease_name.token
+    )
+    select count(*), max(gone.token) into forgotten, highest
+    from gone;
+    update lock.lease_floor
+    set token = highest
+    where lease_floor.token < highest;
+    return forgotten;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.vacuum_leases(interval, integer) is
+    'For the schema''s owner. Forgets up to max names (default 10000) on which no lease was granted for older_than and none is left, and returns how '
+    'many; leases that expired so long ago go too. New names start with a token above that of every forgotten one. It reads the tables '
+    'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
+    'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
+
+revoke all on function lock.vacuum_leases(interval, integer) from public;
+
+-- end of functions
+
+select lock_internal.end_migration(7, 'up');
+
+-- +goose Down
+select lock_internal.start_migration(7, 'down');
+
+-- functions of lease: written by make migration, not by hand
+
+-- gone: sql/functions/lease/vacuum_leases.sql
+drop function if exists lock.vacuum_leases(interval, integer);
+
+-- gone: sql/functions/lease/revoke_lease.sql
+drop function if exists lock.revoke_lease(text, bigint, text);
+
+-- gone: sql/functions/lease/renew_lease.sql
+drop function if exists lock.renew_lease(text, bigint, interval);
+
+-- gone: sql/functions/lease/release_lease.sql
+drop function if exists lock.release_lease(text, bigint);
+
+-- gone: sql/functions/lease/notify_lease_waiters.sql
+drop function if exists lock_internal.notify_lease_waiters(text);
+
+-- gone: sql/functions/lease/await_lease.sql
+drop function if exists lock.await_lease(text, text, interval, integer);
+
+-- gone: sql/functions/lease/assert_lease.sql
+drop function if exists lock.assert_lease(text, bigint);
+
+-- gone: sql/functions/lease/check_token.sql
+drop function if exists lock_internal.check_token(text, bigint);
+
+-- gone: sql/functions/lease/acquire_lease.sql
+drop function if exists lock.acquire_lease(text, text, interval, integer);
+
+-- gone: sql/functions/lease/add_lease_name.sql
+drop function if exists lock_internal.add_lease_name(text);
+
+-- gone: sql/functions/lease/check_lease.sql
+drop function if exists lock_internal.check_lease(text, text, interval, integer);
+
+-- end of functions
+
+drop view if exists lock.lease_holder;
+drop table if exists lock.lease_revocation;
+drop table if exists lock.lease_floor;
+drop table if exists lock.lease_name;
+drop table if exists lock.lease;
+
+select lock_internal.end_migration(7, 'down');

@@ -1,0 +1,1089 @@
+-- +goose Up
+select lock_internal.start_migration(9, 'up');
+
+-- There is no create type if not exists, and sqlc reads no blocks: a type that is there already steps aside, and comes back.
+-- +goose StatementBegin
+do $$
+begin
+    if to_regtype('lock.task_status_kept') is not null then
+        drop type if exists lock.task_status;
+    elsif to_regtype('lock.task_status') is not null then
+        alter type lock.task_status rename to task_status_kept;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+create type lock.task_status as enum ('new', 'in_progress', 'done', 'failed');
+
+-- +goose StatementBegin
+do $$
+begin
+    if to_regtype('lock.task_status_kept') is not null then
+        drop type lock.task_status;
+        alter type lock.task_status_kept rename to task_status;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on type lock.task_status is
+    'new: never captured, or given back. in_progress: a capture has it. done and failed: settled.';
+
+create table if not exists lock.task (
+    queue_id      text collate "C"  not null default 'default',
+    id            text collate "C"  not null,
+    status        lock.task_status  not null default 'new',
+    attempt       bigint            not null default 0,
+    retries_left  integer,
+    timeout       interval,
+    available_at  timestamptz       not null default clock_timestamp(),
+    deadline      timestamptz,
+    owner         text,
+    payload       jsonb,
+    created_at    timestamptz       not null default clock_timestamp(),
+    changed_at    timestamptz       not null default clock_timestamp(),
+    constraint task_pkey primary key (id, queue_id),
+    constraint task_retries check (retries_left >= 0),
+    constraint task_timeout check (timeout > interval '0')
+);
+
+comment on table lock.task is
+    'Named tasks that lock.capture hands out. Ids are unique within their queue.';
+
+comment on column lock.task.attempt is
+    'How often it was captured. Only the worker with this attempt may settle or extend it.';
+
+comment on column lock.task.retries_left is
+    'How often it may still be captured; null: any number of times; failed with 0 is a dead letter.';
+
+comment on column lock.task.timeout is
+    'How long a capture may hold it before the next capture takes it over; null: for ever.';
+
+comment on column lock.task.available_at is
+    'No capture before this time; the oldest is captured first. While it is in_progress: since when it had been available.';
+
+comment on column lock.task.deadline is
+    'When its time in_progress runs out; null: never, or it is not in_progress.';
+
+comment on column lock.task.owner is
+    'Who captured it last, as that capture said.';
+
+comment on column lock.task.changed_at is
+    'When its status or attempt changed last.';
+
+create index if not exists task_queue_id_status_available_at_idx on lock.task (queue_id, status, available_at)
+    where status <> 'in_progress' and retries_left is distinct from 0;
+
+create index if not exists task_queue_id_deadline_idx on lock.task (queue_id, deadline)
+    where status = 'in_progress' and deadline is not null;
+
+create index if not exists task_queue_id_status_exhausted_idx on lock.task (queue_id, status, available_at)
+    where status <> 'in_progress' and retries_left = 0;
+
+create or replace view lock.dead_letter as
+select task.queue_id, task.id, task.status, task.attempt, task.owner, task.payload, task.created_at, task.changed_at
+from lock.task
+where task.status <> 'in_progress'
+  and task.status <> 'done'
+  and task.retries_left = 0;
+
+comment on view lock.dead_letter is
+    'Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.';
+
+-- functions of task: written by make migration, not by hand
+
+-- file: sql/functions/task/check_statuses.sql
+-- +goose StatementBegin
+-- check_statuses refuses a list of statuses that capture cannot take tasks from.
+create or replace function lock_internal.check_statuses(
+    statuses  text[]
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_statuses.statuses is null then
+        raise exception 'statuses must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass some of new, failed and done, in the order of preference, as in ''{new,failed}''.';
+    elsif cardinality(check_statuses.statuses) = 0 or not check_statuses.statuses <@ '{new,done,failed}' then
+        raise exception 'statuses must be some of new, failed and done, not %', check_statuses.statuses
+            using errcode = 'invalid_parameter_value',
+                  hint = 'A task that is in_progress is taken over by any capture once its timeout has passed, and not before.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_statuses(text[]) is
+    'Refuses statuses that capture cannot take tasks from (22004, 22023).';
+
+revoke all on function lock_internal.check_statuses(text[]) from public;
+
+-- file: sql/functions/task/capture.sql
+-- +goose StatementBegin
+-- capture gives the caller at most max tasks of a queue, and each attempt of a task to one caller only.
+--
+-- Who can interleave. A row is chosen and locked in one statement (for update skip locked), so a row that another capture
+-- is taking is skipped, and one that it has just taken fails the recheck of that statement, because its status has changed.
+-- What is locked here stays ours until the update. Under READ COMMITTED the recheck may leave a stray lock on a row that
+-- belongs to somebody else by now, to the end of the transaction: it makes that one's settling wait, and is why settling
+-- comes before capturing and nothing that waits comes after. Under REPEATABLE READ and SERIALIZABLE such a row is 40001.
+--
+-- First come the tasks whose worker ran out of time. Those without another retry become failed instead: dead letters. They
+-- do not count, but are no more than max in one call. Then come the statuses as listed, each along an index that holds
+-- nothing else, oldest first from the beginning.
+--
+-- While an old snapshot is open, the entries of tasks long gone cannot be removed, and reading from the beginning wades
+-- through them all. When that has cost more than 2 ms, the session notes how far it came, in a setting, and starts there for
+-- the next second, or for 20 times as long as the wading took. The note is a hint: a rollback puts it back, and losing it costs
+-- time. It never passes 100 ms ago, when transactions may have been open that have still to commit. What appears behind it
+-- all the same (another's rollback, a longer transaction, an earlier available_at) is found by the next look from the
+-- beginning. The first capture of a session is not judged: it includes the planning.
+--
+-- Plans are kept for a session, and must not be right only for the size that the table has when they are made. Hence the
+-- settings, and the condition that is always true: the planner takes a list so restricted for short, and goes through the
+-- primary key row by row, as it should for lists of any length.
+create or replace function lock.capture(
+    max       integer,
+    queue_id  text    default 'default',
+    statuses  text[]  default '{new,failed}',
+    owner     text    default null
+)
+returns setof lock.task
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    began      constant timestamptz := clock_timestamp();
+    moment     constant bigint := (extract(epoch from began) * 1000000)::bigint;  -- as all bigint here: microseconds since 1970
+    setting    constant text := 'lock.task_' || (hashtext(capture.queue_id) & 63);
+    note       constant text[] := nullif(current_setting(setting, true), '')::text[];
+    marks      bigint[] := array_fill(null::bigint, array[4]);  -- where to start: in_progress, new, done, failed
+    wanted     text;
+    slot       integer;
+    left_over  integer := capture.max;
+    chosen     text[];
+    newest     timestamptz;
+    moved      bigint;
+    looking    timestamptz := began;
+    looked     interval := interval '0';
+begin
+    if capture.max is null or capture.max < 1 then
+        perform lock_internal.check_max(capture.max);
+    end if;
+    if capture.queue_id is null or capture.queue_id = '' or octet_length(capture.queue_id) > 1024 then
+        perform lock_internal.check_id(capture.queue_id, 'queue_id');
+    end if;
+    if capture.statuses is null or cardinality(capture.statuses) = 0 or not capture.statuses <@ '{new,done,failed}' then
+        perform lock_internal.check_statuses(capture.statuses);
+    end if;
+    if capture.owner = '' or octet_length(capture.owner) > 1024 then
+        perform lock_internal.check_id(capture.owner, 'owner');
+    end if;
+
+    if note[1] = capture.queue_id and moment < note[2]::bigint then
+        marks := note[3:6]::bigint[];
+    end if;
+
+    select array_agg(held.id) into chosen
+    from (
+        select task.id
+        from lock.task
+        where task.queue_id = capture.queue_id
+          and task.status = 'in_progress'
+          and task.deadline >= coalesce(timestamptz 'epoch' + marks[1] * interval '1 microsecond', '-infinity')
+          and task.deadline <= began
+        order by task.deadline
+        limit left_over
+        for update skip locked
+    ) as held;
+    looked := clock_timestamp() - began;
+    if chosen is null then
+        marks[1] := moment - 100000;
+    else
+        update lock.task
+        set status = 'failed',
+            available_at = began,
+            deadline = null,
+            changed_at = began
+        where task.queue_id = capture.queue_id
+          and task.id = any (chosen)
+          and task.retries_left = 0;
+        return query
+            update lock.task
+            set attempt = task.attempt + 1,
+                retries_left = task.retries_left - 1,
+                deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
+                owner = capture.owner,
+                changed_at = began
+            from unnest(chosen) as held(id)
+            where octet_length(held.id) & 0 = 0
+              and task.queue_id = capture.queue_id
+              and task.id = held.id
+              and task.status = 'in_progress'
+            returning task.*;
+        get diagnostics moved = row_count;
+        left_over := left_over - moved;
+    end if;
+
+    foreach wanted in array capture.statuses loop
+        exit when left_over = 0;
+        slot := array_position(array['in_progress', 'new', 'done', 'failed'], wanted);
+        looking := clock_timestamp();
+        select array_agg(held.id), max(held.available_at) into chosen, newest
+        from (
+            select task.id, task.available_at
+            from lock.task
+            where task.queue_id = capture.queue_id
+              and task.status = wanted::lock.task_status
+              and task.status <> 'in_progress'
+              and task.retries_left is distinct from 0
+              and task.available_at >= coalesce(timestamptz 'epoch' + marks[slot] * interval '1 microsecond', '-infinity')
+              and task.available_at <= began
+            order by task.available_at
+            limit left_over
+            for update skip locked
+        ) as held;
+        looked := looked + (clock_timestamp() - looking);
+        if chosen is not null then
+            return query
+                update lock.task
+                set status = 'in_progress',
+                    attempt = task.attempt + 1,
+                    retries_left = task.retries_left - 1,
+                    deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
+                    owner = capture.owner,
+                    changed_at = began
+                from unnest(chosen) as held(id)
+                where octet_length(held.id) & 0 = 0
+                  and task.queue_id = capture.queue_id
+                  and task.id = held.id
+                returning task.*;
+            left_over := left_over - cardinality(chosen);
+        end if;
+        marks[slot] := least(moment - 100000, case when left_over = 0 then (extract(epoch from newest) * 1000000)::bigint end);
+    end loop;
+
+    if note[1] is distinct from capture.queue_id then
+        perform set_config(setting, array[capture.queue_id, '0']::text, false);
+    elsif moment < note[2]::bigint then
+        perform set_config(setting, (note[1:2] || marks::text[])::text, false);
+    elsif looked > interval '2 milliseconds' + (capture.max - left_over) * interval '30 microseconds' then
+        perform set_config(
+            setting,
+            (array[capture.queue_id, (moment + greatest(1000000, 20000000 * extract(epoch from looked))::bigint)::text] || marks::text[])::text,
+            false
+        );
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.capture(integer, text, text[], text) is
+    'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, retries_left - 1, oldest available_at first within one status, '
+    'statuses in their order of preference, before them all tasks that have been in_progress for longer than their timeout. Returns them as they '
+    'are now; give their attempt back to lock.set_status. Never waits and never gives one attempt to two callers; no row: nothing can be '
+    'had now. owner is only kept for people to read. In a transaction: a rollback puts the tasks back, others skip them until then; settle '
+    'before you capture, and do nothing that can wait afterwards. A timed-out task without a retry becomes failed instead. '
+    'Errors: 22004 null max, queue_id or statuses; 22023 max below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
+    'From the state transition of the SQL locks article, whose query gives one task to two callers.';
+
+revoke all on function lock.capture(integer, text, text[], text) from public;
+
+-- file: sql/functions/task/check_ids.sql
+-- +goose StatementBegin
+-- check_ids refuses a list of ids that is null, has a null, an id twice, or one that is empty or too long.
+create or replace function lock_internal.check_ids(
+    ids  text[]
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    bad  text;
+begin
+    if array_ndims(check_ids.ids) > 1 then
+        raise exception 'ids must have one dimension, not %', array_ndims(check_ids.ids)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
+    elsif check_ids.ids is null or array_position(check_ids.ids, null) is not null then
+        raise exception 'ids and their elements must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
+    end if;
+    if cardinality(check_ids.ids) = 1 then
+        perform lock_internal.check_id(check_ids.ids[array_lower(check_ids.ids, 1)], 'id');
+        return;
+    end if;
+    select given.id into bad
+    from unnest(check_ids.ids) as given(id)
+    group by given.id
+    having count(*) > 1 or given.id = '' or octet_length(given.id) > 1024
+    limit 1;
+    if found then
+        perform lock_internal.check_id(bad, 'id');
+        raise exception 'id % is given twice', bad
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass every id once.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_ids(text[]) is
+    'Refuses a list of ids that is null or has a null (22004), an id twice, or one that is empty or too long (22023).';
+
+revoke all on function lock_internal.check_ids(text[]) from public;
+
+-- file: sql/functions/task/check_known.sql
+-- +goose StatementBegin
+-- check_known refuses a task that does not exist.
+create or replace function lock_internal.check_known(
+    id        text,
+    queue_id  text
+)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from lock.task where task.queue_id = check_known.queue_id and task.id = check_known.id) then
+        raise exception 'there is no task % in queue %', check_known.id, check_known.queue_id
+            using errcode = 'no_data_found',
+                  hint = 'Create it with lock.create_task, or pass the queue_id that it has.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_known(text, text) is
+    'Refuses a task that does not exist (P0002).';
+
+revoke all on function lock_internal.check_known(text, text) from public;
+
+-- file: sql/functions/task/check_task.sql
+-- +goose StatementBegin
+-- check_task refuses what no task can have.
+create or replace function lock_internal.check_task(
+    queue_id      text,
+    status        lock.task_status,
+    retries_left  integer,
+    timeout       interval,
+    available_at  timestamptz
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_task.queue_id is null or check_task.queue_id = '' or octet_length(check_task.queue_id) > 1024 then
+        perform lock_internal.check_id(check_task.queue_id, 'queue_id');
+    end if;
+    if check_task.status is null then
+        raise exception 'status must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass new, done or failed.';
+    elsif check_task.status = 'in_progress' then
+        raise exception 'only lock.capture makes a task in_progress'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass new, done or failed.';
+    elsif check_task.retries_left < 0 then
+        raise exception 'retries_left must not be negative, as % is', check_task.retries_left
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass how many captures the task may have; null: any number.';
+    elsif not isfinite(check_task.available_at) then
+        raise exception 'available_at must be finite, not %', check_task.available_at
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass a time, or null for now.';
+    end if;
+    if check_task.timeout is not null then
+        perform lock_internal.check_interval(check_task.timeout, 'timeout', true);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz) is
+    'Refuses what no task can have (22004, 22023).';
+
+revoke all on function lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz) from public;
+
+-- file: sql/functions/task/create_task.sql
+-- +goose StatementBegin
+-- create_task adds a task to a queue; false: the queue has a task of this id already, and it stays as it is.
+--
+-- Two that create the same id at once: the second waits for the first's transaction, and creates it when that rolls back.
+create or replace function lock.create_task(
+    id            text,
+    queue_id      text              default 'default',
+    status        lock.task_status  default 'new',
+    retries_left  integer           default null,
+    timeout       interval          default null,
+    payload       jsonb             default null,
+    available_at  timestamptz       default null
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_id(create_task.id, 'id');
+    perform lock_internal.check_task(create_task.queue_id, create_task.status, create_task.retries_left, create_task.timeout, create_task.available_at);
+    insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
+    values (
+        create_task.queue_id, create_task.id, create_task.status, create_task.retries_left, create_task.timeout, create_task.payload,
+        coalesce(create_task.available_at, clock_timestamp())
+    )
+    on conflict on constraint task_pkey do nothing;
+    if not found then
+        return false;
+    end if;
+    perform lock_internal.wake('lock_task', create_task.queue_id);
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz) is
+    'Adds a task; false: the queue has one of this id already, which stays as it is. retries_left: how many captures it may have (null: any '
+    'number, 0: none). timeout: how long a capture may hold it before the next capture takes it over (null: for ever; set one, or a worker '
+    'that dies keeps its task). available_at: no capture before that time (null: now). Waits only for an open transaction that creates '
+    'the same id. Wakes the queue''s idle workers at commit. Errors: 22004 null id, queue_id or status; 22023 empty or longer than 1024 '
+    'bytes, in_progress, negative retries_left, timeout not positive or with months, infinite available_at. '
+    'From the state transition, retries and queues of the SQL locks article.';
+
+revoke all on function lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz) from public;
+
+-- file: sql/functions/task/create_tasks.sql
+-- +goose StatementBegin
+-- create_tasks adds many tasks to a queue in one statement, and returns how many were new.
+--
+-- They become available a microsecond apart, in the order of ids, so that captures take them in that order and can remember
+-- how far they have come. They are inserted in the order of their ids, so that two calls with the same ids cannot deadlock.
+create or replace function lock.create_tasks(
+    ids           text[],
+    queue_id      text              default 'default',
+    status        lock.task_status  default 'new',
+    retries_left  integer           default null,
+    timeout       interval          default null,
+    payload       jsonb             default null,
+    available_at  timestamptz       default null,
+    payloads      jsonb[]           default null
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    began  constant timestamptz := coalesce(create_tasks.available_at, clock_timestamp());
+    added  bigint;
+begin
+    perform lock_internal.check_ids(create_tasks.ids);
+    perform lock_internal.check_task(create_tasks.queue_id, create_tasks.status, create_tasks.retries_left, create_tasks.timeout, create_tasks.available_at);
+    if cardinality(create_tasks.payloads) <> cardinality(create_tasks.ids) then
+        raise exception '% payloads for % ids', cardinality(create_tasks.payloads), cardinality(create_tasks.ids)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass one payload for each id, or none at all, or the same for all as payload.';
+    end if;
+    insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
+    select
+        create_tasks.queue_id, given.id, create_tasks.status, create_tasks.retries_left, create_tasks.timeout,
+        coalesce(given.payload, create_tasks.payload), began + (given.place - 1) * interval '1 microsecond'
+    from unnest(create_tasks.ids, create_tasks.payloads) with ordinality as given(id, payload, place)
+    order by given.id
+    on conflict on constraint task_pkey do nothing;
+    get diagnostics added = row_count;
+    if added > 0 then
+        perform lock_internal.wake('lock_task', create_tasks.queue_id);
+    end if;
+    return added;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]) is
+    'Adds many tasks at once and returns how many were new; the arguments are those of lock.create_task. payloads: one for each id, where it '
+    'is not null, instead of payload. Captures take them in the order of ids. Waits only for open transactions that create the same ids. '
+    'Errors: those of lock.create_task, 22004 a null id, 22023 an id twice or arrays of different lengths.';
+
+revoke all on function lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]) from public;
+
+-- file: sql/functions/task/extend_task.sql
+-- +goose StatementBegin
+-- extend_task gives the holder of an attempt more time, counted from now; false: the attempt is stale.
+create or replace function lock.extend_task(
+    id        text,
+    attempt   bigint,
+    timeout   interval,
+    queue_id  text  default 'default'
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_id(extend_task.id, 'id');
+    perform lock_internal.check_id(extend_task.queue_id, 'queue_id');
+    perform lock_internal.check_interval(extend_task.timeout, 'timeout', true);
+    if extend_task.attempt is null then
+        raise exception 'attempt must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the attempt that lock.capture returned.';
+    end if;
+    -- The wait, if any, is here, so that the new deadline counts from behind it.
+    perform
+    from lock.task
+    where task.queue_id = extend_task.queue_id
+      and task.id = extend_task.id
+      and task.attempt = extend_task.attempt
+      and task.status = 'in_progress'
+    for no key update;
+    update lock.task
+    set deadline = (lock_internal.utc(clock_timestamp()) + extend_task.timeout) at time zone interval '0'
+    where task.queue_id = extend_task.queue_id
+      and task.id = extend_task.id
+      and task.attempt = extend_task.attempt
+      and task.status = 'in_progress';
+    if not found then
+        perform lock_internal.check_known(extend_task.id, extend_task.queue_id);
+        return false;
+    end if;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.extend_task(text, bigint, interval, text) is
+    'Gives the holder of an attempt timeout from now on, also when its time has run out and nobody took the task over. False: the attempt is '
+    'stale, and the work should stop. The task''s own timeout stays for later attempts. Waits while another transaction is changing the task. '
+    'Errors: P0002 unknown task; 22004 null; 22023 bad id, timeout not positive, infinite or with months.';
+
+revoke all on function lock.extend_task(text, bigint, interval, text) from public;
+
+-- file: sql/functions/task/get_task.sql
+-- +goose StatementBegin
+-- get_task returns a task as it is stored; no row: there is none.
+create or replace function lock.get_task(
+    id        text,
+    queue_id  text  default 'default'
+)
+returns setof lock.task
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_id(get_task.id, 'id');
+    perform lock_internal.check_id(get_task.queue_id, 'queue_id');
+    return query
+        select task.*
+        from lock.task
+        where task.queue_id = get_task.queue_id
+          and task.id = get_task.id;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.get_task(text, text) is
+    'A task as it is stored; no row: there is none. Never waits. Errors: 22004 null, 22023 empty or too long.';
+
+revoke all on function lock.get_task(text, text) from public;
+
+-- file: sql/functions/task/next_task_in.sql
+-- +goose StatementBegin
+-- next_task_in says after how long a capture may find something that it does not find now; no row: not by itself.
+--
+-- It looks at what is stored, so it is zero or less while another transaction that may yet roll back holds a task that is due.
+create or replace function lock.next_task_in(
+    queue_id  text    default 'default',
+    statuses  text[]  default '{new,failed}'
+)
+returns setof interval
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+declare
+    wanted   text;
+    due      timestamptz;
+    soonest  timestamptz;
+begin
+    perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
+    perform lock_internal.check_statuses(next_task_in.statuses);
+    select task.deadline into soonest
+    from lock.task
+    where task.queue_id = next_task_in.queue_id
+      and task.status = 'in_progress'
+      and task.deadline is not null
+    order by task.deadline
+    limit 1;
+    foreach wanted in array next_task_in.statuses loop
+        select task.available_at into due
+        from lock.task
+        where task.queue_id = next_task_in.queue_id
+          and task.status = wanted::lock.task_status
+          and task.status <> 'in_progress'
+          and task.retries_left is distinct from 0
+        order by task.available_at
+        limit 1;
+        soonest := least(soonest, due);
+    end loop;
+    if soonest is not null then
+        return next least(soonest - clock_timestamp(), interval '36525 days');
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.next_task_in(text, text[]) is
+    'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
+    'still open holds one that is due; no row: there is none. For a worker that found nothing and wants to know how long to sleep. '
+    'Never waits. Errors: 22004 null, 22023 bad names.';
+
+revoke all on function lock.next_task_in(text, text[]) from public;
+
+-- file: sql/functions/task/purge_tasks.sql
+-- +goose StatementBegin
+-- purge_tasks deletes settled tasks that nobody has touched for a while, oldest first, and returns how many.
+create or replace function lock.purge_tasks(
+    older_than  interval,
+    max         integer           default 10000,
+    queue_id    text              default 'default',
+    status      lock.task_status  default 'done'
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    before  timestamptz;
+    chosen  text[];
+    more    text[];
+    purged  bigint;
+begin
+    perform lock_internal.check_interval(purge_tasks.older_than, 'older_than', false);
+    perform lock_internal.check_task(purge_tasks.queue_id, purge_tasks.status, null, null, null);
+    if purge_tasks.status not in ('done', 'failed') then
+        raise exception 'only done and failed tasks can be purged, not %', purge_tasks.status
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass done, or failed for the dead letters.';
+    end if;
+    perform lock_internal.check_max(purge_tasks.max);
+    before := clock_timestamp() - purge_tasks.older_than;
+    select array_agg(held.id) into chosen
+    from (
+        select task.id
+        from lock.task
+        where task.queue_id = purge_tasks.queue_id
+          and task.status = purge_tasks.status
+          and task.status <> 'in_progress'
+          and task.retries_left = 0
+          and task.available_at < before
+        order by task.available_at
+        limit purge_tasks.max
+        for update skip locked
+    ) as held;
+    if purge_tasks.status = 'done' and purge_tasks.max > coalesce(cardinality(chosen), 0) then
+        select array_agg(held.id) into more
+        from (
+            select task.id
+            from lock.task
+            where task.queue_id = purge_tasks.queue_id
+              and task.status = purge_tasks.status
+              and task.status <> 'in_progress'
+              and task.retries_left is distinct from 0
+              and task.available_at < before
+            order by task.available_at
+            limit purge_tasks.max - coalesce(cardinality(chosen), 0)
+            for update skip locked
+        ) as held;
+    end if;
+    if chosen is null and more is null then
+        return 0;
+    end if;
+    delete from lock.task
+    where task.queue_id = purge_tasks.queue_id
+      and task.id = any (chosen || more);
+    get diagnostics purged = row_count;
+    return purged;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.purge_tasks(interval, integer, text, lock.task_status) is
+    'Deletes at most max done tasks that were settled longer than older_than ago, oldest first, and returns how many; with status failed '
+    'the dead letters, never a task that can still be captured as failed. Skips what others hold, never waits. Call it until it returns less than max. A purged id can be '
+    'created again, and then counts its attempts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
+
+revoke all on function lock.purge_tasks(interval, integer, text, lock.task_status) from public;
+
+-- file: sql/functions/task/retry_task.sql
+-- +goose StatementBegin
+-- retry_task makes a task new once more, with so many captures ahead of it; false: somebody has it in progress.
+create or replace function lock.retry_task(
+    id            text,
+    retries_left  integer,
+    queue_id      text  default 'default'
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_id(retry_task.id, 'id');
+    perform lock_internal.check_id(retry_task.queue_id, 'queue_id');
+    if retry_task.retries_left < 1 then
+        raise exception 'retries_left must be at least 1, not %', retry_task.retries_left
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass how many captures the task may have; null: any number.';
+    end if;
+    update lock.task
+    set status = 'new',
+        retries_left = retry_task.retries_left,
+        available_at = clock_timestamp(),
+        deadline = null,
+        changed_at = clock_timestamp()
+    where task.queue_id = retry_task.queue_id
+      and task.id = retry_task.id
+      and task.status <> 'in_progress';
+    if not found then
+        perform lock_internal.check_known(retry_task.id, retry_task.queue_id);
+        return false;
+    end if;
+    perform lock_internal.wake('lock_task', retry_task.queue_id);
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.retry_task(text, integer, text) is
+    'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number). '
+    'False: it is in_progress; settle it first. Its attempts go on counting. Waits while another transaction is changing the task. Wakes idle '
+    'workers at commit. Errors: P0002 unknown task; 22004 null id or queue_id; 22023 bad id, retries_left below 1.';
+
+revoke all on function lock.retry_task(text, integer, text) from public;
+
+-- file: sql/functions/task/set_status.sql
+-- +goose StatementBegin
+-- set_status ends an attempt, or without attempt gives a task another status whoever has it; false: the attempt is stale.
+--
+-- The attempt is compared in the statement that writes: a worker that was taken over cannot overwrite its successor. Without an
+-- attempt nothing is compared, and the worker that has the task is the one that becomes stale: its attempt is no longer
+-- in_progress.
+create or replace function lock.set_status(
+    id        text,
+    status    lock.task_status,
+    attempt   bigint    default null,
+    queue_id  text      default 'default',
+    delay     interval  default '0'
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if set_status.id is null or set_status.id = '' or octet_length(set_status.id) > 1024 then
+        perform lock_internal.check_id(set_status.id, 'id');
+    end if;
+    perform lock_internal.check_task(set_status.queue_id, set_status.status, null, null, null);
+    if set_status.delay is null or set_status.delay <> interval '0' then
+        perform lock_internal.check_interval(set_status.delay, 'delay', true);
+    end if;
+    update lock.task
+    set status = set_status.status,
+        available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
+        deadline = null,
+        changed_at = clock_timestamp()
+    where task.queue_id = set_status.queue_id
+      and task.id = set_status.id
+      and (set_status.attempt is null or task.attempt = set_status.attempt and task.status = 'in_progress');
+    if not found then
+        perform lock_internal.check_known(set_status.id, set_status.queue_id);
+        return false;
+    end if;
+    if set_status.status <> 'done' then
+        perform lock_internal.wake('lock_task', set_status.queue_id);
+    end if;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.set_status(text, lock.task_status, bigint, text, interval) is
+    'Settles a captured task as done, failed or (to give it back) new. With the attempt that lock.capture returned: false when the task was '
+    'taken over, settled or set by somebody else since, and nothing changes. Without attempt: sets any task, whoever has it, and makes that '
+    'worker''s attempt stale; for operators and for the article''s plain state machine. delay: no capture of it before that has passed. '
+    'Keeps retries_left. Waits while another transaction is changing the task. Wakes idle workers, except for done. '
+    'Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months.';
+
+revoke all on function lock.set_status(text, lock.task_status, bigint, text, interval) from public;
+
+-- file: sql/functions/task/settle.sql
+-- +goose StatementBegin
+-- settle ends the attempts that are still theirs: every id in its own status, with its own delay; returns how many.
+--
+-- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
+-- the same tasks go through them in the same order.
+create or replace function lock_internal.settle(
+    ids       text[],
+    attempts  bigint[],
+    results   text[],
+    queue_id  text,
+    delays    interval[]
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    given    constant integer := cardinality(settle.ids);
+    settled  bigint;
+begin
+    perform lock_internal.check_ids(settle.ids);
+    if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
+        perform lock_internal.check_id(settle.queue_id, 'queue_id');
+    end if;
+    if settle.attempts is null or array_position(settle.attempts, null) is not null
+        or settle.results is null or array_position(settle.results, null) is not null
+    then
+        raise exception 'attempts, statuses and their elements must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the attempt that lock.capture returned for each id, and new, done or failed.';
+    elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given or cardinality(settle.delays) <> given then
+        raise exception '% ids, % attempts, % statuses and % delays', given, cardinality(settle.attempts), cardinality(settle.results),
+                coalesce(cardinality(settle.delays), given)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass arrays of the same length.';
+    elsif not settle.results <@ '{new,done,failed}' then
+        raise exception 'a task is settled as new, done or failed, not as %', settle.results
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Use lock.extend_task to hold a task for longer.';
+    end if;
+    if settle.delays is not null then
+        perform lock_internal.check_interval(delay, 'delay', true)
+        from unnest(settle.delays) as delay
+        where delay <> interval '0';
+    end if;
+
+    update lock.task
+    set status = result.status::lock.task_status,
+        available_at = (lock_internal.utc(clock_timestamp()) + coalesce(result.delay, '0')) at time zone interval '0',
+        deadline = null,
+        changed_at = clock_timestamp()
+    from (
+        select listed.id, listed.attempt, listed.status, listed.delay
+        from unnest(settle.ids, settle.attempts, settle.results, settle.delays) as listed(id, attempt, status, delay)
+        where octet_length(listed.id) & 0 = 0  -- always: see lock.capture
+        order by listed.id
+    ) as result
+    where task.queue_id = settle.queue_id
+      and task.id = result.id
+      and task.attempt = result.attempt
+      and task.status = 'in_progress';
+    get diagnostics settled = row_count;
+    if settled > 0 and settle.results && '{new,failed}' then
+        perform lock_internal.wake('lock_task', settle.queue_id);
+    end if;
+    return settled;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.settle(text[], bigint[], text[], text, interval[]) is
+    'Ends the attempts that are still theirs; how many. See lock.set_statuses.';
+
+revoke all on function lock_internal.settle(text[], bigint[], text[], text, interval[]) from public;
+
+-- file: sql/functions/task/set_statuses.sql
+-- +goose StatementBegin
+-- set_statuses settles many captured tasks at once, and returns how many attempts were not stale.
+create or replace function lock.set_statuses(
+    ids       text[],
+    attempts  bigint[],
+    status    lock.task_status,
+    queue_id  text      default 'default',
+    delay     interval  default '0'
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if set_statuses.ids is null then
+        perform lock_internal.check_ids(set_statuses.ids);
+    end if;
+    perform lock_internal.check_task(set_statuses.queue_id, set_statuses.status, null, null, null);
+    if set_statuses.delay is null or set_statuses.delay <> interval '0' then
+        perform lock_internal.check_interval(set_statuses.delay, 'delay', true);
+    end if;
+    return lock_internal.settle(
+        set_statuses.ids,
+        set_statuses.attempts,
+        array_fill(set_statuses.status::text, array[cardinality(set_statuses.ids)]),
+        set_statuses.queue_id,
+        case when set_statuses.delay <> interval '0' then array_fill(set_statuses.delay, array[cardinality(set_statuses.ids)]) end
+    );
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval) is
+    'Settles many captured tasks in one statement, each with its attempt as in lock.set_status, and returns how many were; those whose attempt is '
+    'stale or that do not exist are left out. Waits while another transaction is changing one of them. '
+    'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay.';
+
+revoke all on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval) from public;
+
+-- file: sql/functions/task/settle_and_capture.sql
+-- +goose StatementBegin
+-- settle_and_capture is a worker's steady state in one call: it settles the last batch, then captures the next.
+--
+-- In this order: settling may wait for a row that a capture has locked for a moment, and capturing never waits, so no circle
+-- can close. A worker that captured first and settled later in one transaction could deadlock with its like.
+create or replace function lock.settle_and_capture(
+    ids       text[],
+    attempts  bigint[],
+    results   text[],
+    max       integer,
+    queue_id  text        default 'default',
+    statuses  text[]      default '{new,failed}',
+    owner     text        default null,
+    delays    interval[]  default null
+)
+returns setof lock.task
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if settle_and_capture.ids is distinct from '{}' then
+        perform lock_internal.settle(
+            settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
+            settle_and_capture.delays
+        );
+    end if;
+    return query
+        select *
+        from lock.capture(settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner);
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[]) is
+    'Settles a worker''s last batch (ids, attempts as captured, results: new, done or failed each; delays: one each, or null), as '
+    'lock.set_statuses does and leaving out what is stale, then captures the next batch as lock.capture does, and returns that. One round trip '
+    'and one commit for both, and no deadlock between workers. Pass empty arrays when there is nothing to settle. '
+    'Errors: those of lock.set_statuses and lock.capture; none of both happens then.';
+
+revoke all on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[]) from public;
+
+-- end of functions
+
+select lock_internal.end_migration(9, 'up');
+
+-- +goose Down
+select lock_internal.start_migration(9, 'down');
+
+-- functions of task: written by make migration, not by hand
+
+-- gone: sql/functions/task/settle_and_capture.sql
+drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[]);
+
+-- gone: sql/functions/task/set_statuses.sql
+drop function if exists lock.set_statuses(text[], bigint[], lock.task_status, text, interval);
+
+-- gone: sql/functions/task/settle.sql
+drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[]);
+
+-- gone: sql/functions/task/set_status.sql
+drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval);
+
+-- gone: sql/functions/task/retry_task.sql
+drop function if exists lock.retry_task(text, integer, text);
+
+-- gone: sql/functions/task/purge_tasks.sql
+drop function if exists lock.purge_tasks(interval, integer, text, lock.task_status);
+
+-- gone: sql/functions/task/next_task_in.sql
+drop function if exists lock.next_task_in(text, text[]);
+
+-- gone: sql/functions/task/get_task.sql
+drop function if exists lock.get_task(text, text);
+
+-- gone: sql/functions/task/extend_task.sql
+drop function if exists lock.extend_task(text, bigint, interval, text);
+
+-- gone: sql/functions/task/create_tasks.sql
+drop function if exists lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]);
+
+-- gone: sql/functions/task/create_task.sql
+drop function if exists lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz);
+
+-- gone: sql/functions/task/check_task.sql
+drop function if exists lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz);
+
+-- gone: sql/functions/task/check_known.sql
+drop function if exists lock_internal.check_known(text, text);
+
+-- gone: sql/functions/task/check_ids.sql
+drop function if exists lock_internal.check_ids(text[]);
+
+-- gone: sql/functions/task/capture.sql
+drop function if exists lock.capture(integer, text, text[], text);
+
+-- gone: sql/functions/task/check_statuses.sql
+drop function if exists lock_internal.check_statuses(text[]);
+
+-- end of functions
+
+drop view if exists lock.dead_letter;
+drop table if exists lock.task;
+drop type if exists lock.task_status;
+
+select lock_internal.end_migration(9, 'down');

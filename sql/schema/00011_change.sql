@@ -1,0 +1,441 @@
+-- +goose Up
+select lock_internal.start_migration(11, 'up');
+
+-- functions of change: written by make migration, not by hand
+
+-- file: sql/functions/change/check_tracked.sql
+-- +goose StatementBegin
+-- check_tracked refuses a table whose entity column is gone.
+create or replace function lock_internal.check_tracked(
+    target         oid,
+    entity_column  text
+)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (
+        select
+        from pg_attribute
+        where pg_attribute.attrelid = check_tracked.target
+          and pg_attribute.attname = check_tracked.entity_column
+          and pg_attribute.attnum > 0
+          and not pg_attribute.attisdropped
+    ) then
+        raise exception 'table % has no column "%"', check_tracked.target::regclass, check_tracked.entity_column
+            using errcode = 'undefined_column',
+                  hint = 'Call lock.track_changes with the column that names the entity, or lock.untrack_changes.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.check_tracked(oid, text) is
+    'Refuses a table whose entity column is gone (42703).';
+
+revoke all on function lock_internal.check_tracked(oid, text) from public;
+
+-- file: sql/functions/change/record_change.sql
+-- +goose StatementBegin
+-- record_change is the row trigger that records one change of a table as a request.
+--
+-- For partitioned tables, whose partitions may be written directly and come later, and for YugabyteDB, which has no
+-- transition tables. Everywhere else record_changes does the same, a statement at a time.
+--
+-- The settings are those that JSON depends on: one value must be one entity, whoever writes it.
+create or replace function lock.record_change()
+returns trigger
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set intervalstyle = 'postgres'
+set bytea_output = 'hex'
+set extra_float_digits = 1
+set datestyle = 'ISO'
+set lc_monetary = 'C'
+set quote_all_identifiers = off
+as $$
+declare
+    old_row     constant jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
+    new_row     constant jsonb := case when tg_op <> 'DELETE' then to_jsonb(new) end;
+    changed     constant text := coalesce(pg_partition_root(tg_relid), tg_relid)::regclass;
+    old_entity  text;
+    new_entity  text;
+    payload     jsonb;
+begin
+    if not coalesce(new_row, old_row) ? tg_argv[0] then
+        perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
+    end if;
+    old_entity := old_row ->> tg_argv[0];
+    new_entity := new_row ->> tg_argv[0];
+    -- A change that belongs to no entity, or to one with an impossible id, is recorded under the table's own name.
+    if octet_length(old_entity) not between 1 and 1024 or old_entity is null then
+        old_entity := changed;
+    end if;
+    if octet_length(new_entity) not between 1 and 1024 or new_entity is null then
+        new_entity := changed;
+    end if;
+    payload := jsonb_build_object('table', changed, 'operation', tg_op, 'old', old_row, 'new', new_row);
+    if tg_op = 'DELETE' or tg_op = 'UPDATE' and old_entity <> new_entity then
+        insert into lock.request (queue_id, entity_id, request_type, payload)
+        values (tg_argv[1], old_entity, 'update', payload);
+    end if;
+    if tg_op <> 'DELETE' then
+        insert into lock.request (queue_id, entity_id, request_type, payload)
+        values (tg_argv[1], new_entity, 'update', payload);
+    end if;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.record_change() is
+    'Row trigger of lock.track_changes. Runs with the rights of its owner, and so do casts to json of the table''s column types: grant '
+    'execute only to roles that are trusted with schema lock.';
+
+revoke all on function lock.record_change() from public;
+
+-- file: sql/functions/change/record_changes.sql
+-- +goose StatementBegin
+-- record_changes is the statement trigger that records all changes of a statement as requests, and every truncate.
+--
+-- The transition tables of an update are filled in step, one old and one new row at a time, and a scan returns them in that
+-- order: so the n-th old row is the n-th new row before the change, whatever the table has for a key.
+--
+-- A few rows go one by one through lock_internal.add_request. Of many, the first of each entity is a head, without a look for another:
+-- an entity may have more heads than one. Where the entity column is unique, every row is the first. Nested loops are off
+-- because the plan is kept from one statement to the next, and made for a single row it would be quadratic for 100,000.
+-- "offset 0" keeps a payload from being built once for each use.
+create or replace function lock.record_changes()
+returns trigger
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+set intervalstyle = 'postgres'
+set bytea_output = 'hex'
+set extra_float_digits = 1
+set datestyle = 'ISO'
+set lc_monetary = 'C'
+set quote_all_identifiers = off
+set enable_nestloop = off
+set enable_mergejoin = off
+set jit = off
+set work_mem = '32MB'
+as $$
+declare
+    changed   constant text := tg_relid::regclass;
+    old_path  constant text[] := array['old', tg_argv[0]];
+    new_path  constant text[] := array['new', tg_argv[0]];
+    bulk      boolean;
+    single    boolean;
+begin
+    if tg_op = 'TRUNCATE' then
+        insert into lock.request (queue_id, entity_id, request_type, payload)
+        values (tg_argv[1], coalesce(pg_partition_root(tg_relid), tg_relid)::regclass::text, 'update',
+            jsonb_build_object('table', changed, 'operation', tg_op, 'old', null, 'new', null));
+        return null;
+    end if;
+
+    perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
+    if tg_op = 'DELETE' then
+        bulk := 100 < (select count(*) from (select from old_rows limit 101) as sample);
+    else
+        bulk := 100 < (select count(*) from (select from new_rows limit 101) as sample);
+    end if;
+    if bulk then
+        perform lock_internal.wake('lock_request', tg_argv[1]);
+        single := exists (
+            select
+            from pg_index
+            join pg_attribute
+              on pg_attribute.attrelid = pg_index.indrelid
+              and pg_attribute.attnum = pg_index.indkey[0]
+            where pg_index.indrelid = tg_relid
+              and pg_index.indisunique
+              and pg_index.indisvalid
+              and pg_index.indnkeyatts = 1
+              and pg_index.indpred is null
+              and pg_attribute.attnotnull
+              and pg_attribute.attname = tg_argv[0]
+        );
+    end if;
+
+    if tg_op = 'INSERT' then
+        with entity as materialized (
+            select case when octet_length(change.id) between 1 and 1024 then change.id else changed end as id,
+                   change.payload,
+                   change.ordinal
+            from (
+                select built.payload #>> new_path as id, built.payload, built.ordinal
+                from (
+                    select row_number() over () as ordinal,
+                           to_jsonb(body) as payload
+                    from (select changed as "table", tg_op as operation, null as old, new_rows as new from new_rows) as body
+                    offset 0
+                ) as built
+                offset 0
+            ) as change
+        )
+        insert into lock.request (queue_id, entity_id, request_type, payload, head)
+        select tg_argv[1], entity.id, 'update', entity.payload,
+               case when bulk then single or (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+        from entity;
+    elsif tg_op = 'DELETE' then
+        with entity as materialized (
+            select case when octet_length(change.id) between 1 and 1024 then change.id else changed end as id,
+                   change.payload,
+                   change.ordinal
+            from (
+                select built.payload #>> old_path as id, built.payload, built.ordinal
+                from (
+                    select row_number() over () as ordinal,
+                           to_jsonb(body) as payload
+                    from (select changed as "table", tg_op as operation, old_rows as old, null as new from old_rows) as body
+                    offset 0
+                ) as built
+                offset 0
+            ) as change
+        )
+        insert into lock.request (queue_id, entity_id, request_type, payload, head)
+        select tg_argv[1], entity.id, 'update', entity.payload,
+               case when bulk then single or (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+        from entity;
+    else
+        with entity as materialized (
+            -- Both ids, where they differ.
+            select unnest(
+                       case when change.old_id = change.new_id and octet_length(change.new_id) between 1 and 1024 then array[change.new_id]
+                            when change.old_id is not distinct from change.new_id then array[changed]
+                            else array[
+                                case when octet_length(change.old_id) between 1 and 1024 then change.old_id else changed end,
+                                case when octet_length(change.new_id) between 1 and 1024 then change.new_id else changed end]
+                       end) as id,
+                   change.payload,
+                   change.ordinal
+            from (
+                select pair.payload #>> old_path as old_id, pair.payload #>> new_path as new_id, pair.payload, pair.ordinal
+                from (
+                    select former.ordinal,
+                           to_jsonb(body) as payload
+                    from (select row_number() over () as ordinal, old_rows as line from old_rows) as former
+                    join (select row_number() over () as ordinal, new_rows as line from new_rows) as latter
+                        on latter.ordinal = former.ordinal
+                    cross join lateral (
+                        select changed as "table", tg_op as operation, former.line as old, latter.line as new
+                    ) as body
+                    offset 0
+                ) as pair
+                offset 0
+            ) as change
+        )
+        insert into lock.request (queue_id, entity_id, request_type, payload, head)
+        select tg_argv[1], entity.id, 'update', entity.payload,
+               case when bulk then single or (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
+        from entity;
+    end if;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.record_changes() is
+    'Statement trigger of lock.track_changes. Runs with the rights of its owner, and so do casts to json of the table''s column types: grant '
+    'execute only to roles that are trusted with schema lock.';
+
+revoke all on function lock.record_changes() from public;
+
+-- file: sql/functions/change/untrack_changes.sql
+-- +goose StatementBegin
+-- untrack_changes stops recording the changes of a table; what is recorded stays.
+create or replace function lock.untrack_changes(
+    target  regclass
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tracker  record;
+begin
+    if untrack_changes.target is null then
+        raise exception 'target must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass a table, such as ''public.orders''.';
+    end if;
+    -- A row trigger of a partitioned table is dropped together with its copies on the partitions.
+    for tracker in
+        select pg_trigger.tgname, pg_trigger.tgrelid::regclass as target
+        from pg_trigger
+        where pg_trigger.tgrelid in (
+                select untrack_changes.target
+                union
+                select pg_partition_tree.relid
+                from pg_partition_tree(untrack_changes.target)
+          )
+          and pg_trigger.tgfoid in ('lock.record_change()'::regprocedure, 'lock.record_changes()'::regprocedure)
+          and (pg_trigger.tgrelid = untrack_changes.target or pg_trigger.tgfoid = 'lock.record_changes()'::regprocedure)
+    loop
+        execute format('drop trigger %I on %s', tracker.tgname, tracker.target);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.untrack_changes(regclass) is
+    'Stops recording the changes of a table; without effect on one that is not tracked. What is recorded stays and is worked on. Run it as the '
+    'table''s owner; waits for the table''s readers and writers, and stops them until the transaction ends. Errors: 22004 null, 42501 not the owner.';
+
+revoke all on function lock.untrack_changes(regclass) from public;
+
+-- file: sql/functions/change/track_changes.sql
+-- +goose StatementBegin
+-- track_changes records every change of a table from now on as an update request of the entity that a column names.
+--
+-- An ordinary table on PostgreSQL gets statement triggers, all others a row trigger: see lock.record_change. Truncating is
+-- recorded by a trigger on every table of a partition tree, since it does not pass from one to the other.
+create or replace function lock.track_changes(
+    target         regclass,
+    entity_column  name,
+    queue_id       text  default 'changes'
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    place      record;
+    arguments  text;
+    part       regclass;
+begin
+    if track_changes.target is null or track_changes.entity_column is null then
+        raise exception '% must not be null', case when track_changes.target is null then 'target' else 'entity_column' end
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass a table, such as ''public.orders'', and the column that names the entity.';
+    end if;
+    if track_changes.queue_id is null or octet_length(track_changes.queue_id) not between 1 and 1024 then
+        raise exception 'queue_id must not be null, empty or longer than 1024 bytes'
+            using errcode = case when track_changes.queue_id is null then '22004' else '22023' end,
+                  hint = 'Leave it out for changes.';
+    end if;
+    select pg_class.relkind, pg_class.relispartition, pg_class.relnamespace::regnamespace::text as schema, current_user as caller
+    into place
+    from pg_class
+    where pg_class.oid = track_changes.target;
+    if place.relkind is null or place.relkind not in ('r', 'p') or place.schema in ('lock', 'pg_catalog', 'information_schema') then
+        raise exception '% cannot be tracked', track_changes.target
+            using errcode = 'wrong_object_type',
+                  hint = 'Pass an ordinary or a partitioned table that is not the system''s, nor of schema lock.';
+    elsif place.relispartition then
+        raise exception '% is a partition', track_changes.target
+            using errcode = 'wrong_object_type',
+                  hint = format('Track %s: that records the changes of all its partitions.', pg_partition_root(track_changes.target));
+    elsif not has_function_privilege('lock.record_change()', 'execute') or not has_function_privilege('lock.record_changes()', 'execute') then
+        raise exception 'role % may not track changes', place.caller
+            using errcode = 'insufficient_privilege',
+                  hint = format('As the owner of schema lock: grant execute on function lock.record_change(), lock.record_changes() to %I.', place.caller);
+    end if;
+    if not exists (
+        select
+        from pg_attribute
+        where pg_attribute.attrelid = track_changes.target
+          and pg_attribute.attname = track_changes.entity_column
+          and pg_attribute.attnum > 0
+          and not pg_attribute.attisdropped
+    ) then
+        raise exception 'table % has no column "%"', track_changes.target, track_changes.entity_column
+            using errcode = 'undefined_column',
+                  hint = 'Pass the column''s name exactly as it is stored, without quotes.';
+    end if;
+
+    perform lock.untrack_changes(track_changes.target);
+    arguments := format('(%L, %L)', track_changes.entity_column, track_changes.queue_id);
+    if place.relkind = 'p' or lock.engine() = 'row' then
+        execute format('create trigger lock_change after insert or update or delete on %s for each row execute function lock.record_change%s',
+            track_changes.target, arguments);
+    else
+        execute format('create trigger lock_insert after insert on %s referencing new table as new_rows '
+            'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
+        execute format('create trigger lock_update after update on %s referencing old table as old_rows new table as new_rows '
+            'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
+        execute format('create trigger lock_delete after delete on %s referencing old table as old_rows '
+            'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
+    end if;
+    for part in
+        select track_changes.target
+        union
+        select pg_partition_tree.relid
+        from pg_partition_tree(track_changes.target)
+    loop
+        execute format('create trigger lock_truncate after truncate on %s for each statement execute function lock.record_changes%s',
+            part, arguments);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.track_changes(regclass, name, text) is
+    'Records every insert, update and delete of a table, whoever makes it, as an update request of the entity that entity_column names, in the '
+    'same transaction: payload is {table, operation, old, new}. An update that changes the column is recorded for both entities; a truncate, '
+    'and a change whose entity is null, empty or longer than 1024 bytes, under the table''s own name. Called again it replaces column and '
+    'queue. Those who write to the table need no right on schema lock. Run it as the table''s owner, who needs execute on lock.record_change() and '
+    'lock.record_changes(); takes a lock on the table that waits for its writers and stops them until the transaction ends. '
+    'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed, 42710 another '
+    'session has just tracked it: call again.';
+
+revoke all on function lock.track_changes(regclass, name, text) from public;
+
+-- end of functions
+
+select lock_internal.end_migration(11, 'up');
+
+-- +goose Down
+select lock_internal.start_migration(11, 'down');
+
+-- Tracked tables are the users': their triggers go before the functions they call.
+-- +goose StatementBegin
+do $$
+declare
+    tracked  regclass;
+begin
+    if to_regprocedure('lock.untrack_changes(regclass)') is not null then
+        for tracked in
+            select distinct pg_trigger.tgrelid
+            from pg_trigger
+            where pg_trigger.tgfoid in ('lock.record_change()'::regprocedure, 'lock.record_changes()'::regprocedure)
+              and pg_trigger.tgparentid = 0
+        loop
+            perform lock.untrack_changes(tracked);
+        end loop;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+-- functions of change: written by make migration, not by hand
+
+-- gone: sql/functions/change/track_changes.sql
+drop function if exists lock.track_changes(regclass, name, text);
+
+-- gone: sql/functions/change/untrack_changes.sql
+drop function if exists lock.untrack_changes(regclass);
+
+-- gone: sql/functions/change/record_changes.sql
+drop function if exists lock.record_changes();
+
+-- gone: sql/functions/change/record_change.sql
+drop function if exists lock.record_change();
+
+-- gone: sql/functions/change/check_tracked.sql
+drop function if exists lock_internal.check_tracked(oid, text);
+
+-- end of functions
+
+select lock_internal.end_migration(11, 'down');
