@@ -439,7 +439,7 @@ func TestWakeProtocol(t *testing.T) {
 			"select lock.start_idling('lock_task', 'q', 'w', '0')":                      "22023",
 			"select lock.stop_idling('lock_task', 'q', null)":                           "22004",
 			"select lock.producers('lock_task', null)":                                  "22004",
-			"select lock_internal.wake('lock_task', 'q')":                                        "42501",
+			"select lock_internal.wake('lock_task', 'q')":                               "42501",
 			"select * from lock.idle_worker":                                            "42501",
 		} {
 			worker.fails(code, sql)
