@@ -34,7 +34,7 @@ func cut(text string) migrationHalf {
 		switch {
 		case trimmed == "-- +goose StatementBegin":
 			inBlock = true
-		case strings.HasPrefix(trimmed, "-- functions:"):
+		case strings.HasPrefix(trimmed, "-- functions"):
 			inSection = true
 		case strings.HasPrefix(trimmed, "-- end of functions"):
 			inSection = false
