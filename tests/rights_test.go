@@ -26,8 +26,10 @@ var operatorFunctions = strings.Fields(`
 	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources
 `)
 
-// inlinedFunctions are internal, and called by functions that the planner puts into the caller's own statement.
-var inlinedFunctions = strings.Fields(``)
+// inlinedFunctions are internal, and called by functions that the planner puts into the caller's own statement; granted marks the roles.
+var inlinedFunctions = strings.Fields(`
+	granted
+`)
 
 func TestRights(t *testing.T) {
 	t.Parallel()

@@ -1,26 +1,31 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 
--- The first migration cannot call lock_internal.start_migration yet; this is the same, in one block.
+-- The first migration cannot call lock_internal.start_migration before it is there. It looks for strangers' things first.
 -- +goose StatementBegin
 do $$
-declare
-    latest  integer;
 begin
-    if version() not like '%-YB-%' then
-        perform pg_advisory_xact_lock(1819239275, 0);
-    end if;
-    if exists (select from pg_namespace where pg_namespace.nspname in ('lock', 'lock_internal') and pg_namespace.nspowner <> current_user::regrole) then
-        raise exception 'the schema lock or lock_internal belongs to another role'
+    if exists (
+        select
+        from pg_namespace
+        where pg_namespace.nspname in ('lock', 'lock_internal')
+          and pg_get_userbyid(pg_namespace.nspowner) <> current_user
+    ) or exists (
+        select
+        from pg_class
+        where pg_class.oid = to_regclass('public.lock_goose_version')
+          and pg_get_userbyid(pg_class.relowner) <> current_user
+    ) then
+        raise exception 'schema lock, lock_internal or table public.lock_goose_version belongs to another role than %', current_user
             using errcode = 'insufficient_privilege',
-                  hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it already would run with your rights.';
-    end if;
-    if to_regclass('lock.migration') is not null then
-        select max(migration.number) into latest from lock.migration;
-        if latest > 1 then
-            raise exception 'migration 1 cannot go up now: the schema is at %', latest
-                using errcode = 'object_in_use',
-                      hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
+                  hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it would run with your rights.';
+    elsif to_regprocedure('lock_internal.start_migration(integer, text)') is not null then
+        perform lock_internal.start_migration(1, 'up');
+    elsif version() not like '%-YB-%' then
+        if current_setting('lock_timeout') = '0' then
+            set local lock_timeout = '1min';
         end if;
+        perform pg_advisory_xact_lock(1819239275, 0);
     end if;
 end;
 $$;
@@ -280,6 +285,31 @@ comment on function lock.check() is
 
 revoke all on function lock.check() from public;
 
+-- file: sql/functions/admin/revoke_from_public.sql
+-- +goose StatementBegin
+-- revoke_from_public takes everything in both schemas from PUBLIC: a restore without ACLs gives it what a function has by default.
+create or replace function lock_internal.revoke_from_public()
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    revoke all on schema lock from public;
+    revoke all on schema lock_internal from public;
+    revoke all on all functions in schema lock from public;
+    revoke all on all functions in schema lock_internal from public;
+    revoke all on all tables in schema lock from public;
+    revoke all on all sequences in schema lock from public;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.revoke_from_public() is
+    'Takes everything in schemas lock and lock_internal from PUBLIC. Errors: 42501 not the owner.';
+
+revoke all on function lock_internal.revoke_from_public() from public;
+
 -- file: sql/functions/admin/granted_functions.sql
 -- +goose StatementBegin
 -- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what inlined functions call.
@@ -300,7 +330,7 @@ as $$
           'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources'
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace
-      and pg_proc.proname = any (array[]::text[])
+      and pg_proc.proname = any (array['granted'])
     order by 1;
 $$;
 -- +goose StatementEnd
@@ -334,7 +364,7 @@ revoke all on function lock_internal.granted_views() from public;
 
 -- file: sql/functions/admin/grant_to.sql
 -- +goose StatementBegin
--- grant_to gives a role every public function and view of the schema, and no table.
+-- grant_to gives a role every public function and view of the schema, and no table; PUBLIC loses what it has.
 create or replace function lock.grant_to(
     role  name
 )
@@ -360,6 +390,7 @@ begin
             using errcode = 'undefined_object',
                   hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
     end if;
+    perform lock_internal.revoke_from_public();
     execute format('grant usage on schema lock to %I', grant_to.role);
     for granted_function in
         select granted_functions from lock_internal.granted_functions()
@@ -379,6 +410,22 @@ comment on function lock.grant_to(name) is
     'For the schema''s owner. Gives a role every function and view that is not for the owner alone, and no table. Migrations that come later extend it by themselves. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
 
 revoke all on function lock.grant_to(name) from public;
+
+-- file: sql/functions/admin/granted.sql
+-- +goose StatementBegin
+-- granted does nothing: the roles that may execute it are those that were named to lock.grant_to.
+create or replace function lock_internal.granted()
+returns void
+language sql
+immutable
+as $$
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.granted() is
+    'Does nothing. The roles that may execute it are those that lock.grant_to was called for: migrations extend what they have.';
+
+revoke all on function lock_internal.granted() from public;
 
 -- file: sql/functions/admin/revoke_from.sql
 -- +goose StatementBegin
@@ -920,13 +967,13 @@ begin
         delete from lock.migration
         where migration.number = end_migration.number;
     end if;
-
+    perform lock_internal.revoke_from_public();
     for grantee in
         select pg_roles.rolname
         from pg_proc
         cross join aclexplode(pg_proc.proacl) as item
         join pg_roles on pg_roles.oid = item.grantee
-        where pg_proc.oid = to_regprocedure('lock.engine()')
+        where pg_proc.oid = 'lock_internal.granted()'::regprocedure
           and item.grantee <> pg_proc.proowner
     loop
         perform lock.grant_to(grantee);
@@ -942,11 +989,12 @@ revoke all on function lock_internal.end_migration(integer, text) from public;
 
 -- file: sql/functions/migration/start_migration.sql
 -- +goose StatementBegin
--- start_migration lets one migrator at a time pass, and stops one that fell behind before it brings back older text.
+-- start_migration lets one migrator run at a time, refuses one that is not the owner, and stops one that fell behind.
 --
 -- The goose CLI takes no lock: two runs read the same list of pending migrations, and both apply it. The advisory lock makes
--- them take turns, migration by migration, and every migration may be applied twice. One that is more than a migration behind
--- would replace newer functions by older ones, and is refused.
+-- them take turns, migration by migration, and every migration may be applied twice. Anybody who may connect can hold that
+-- lock, so the wait for it has an end. A migrator that is more than a migration behind would bring older functions back. One
+-- that is not the owner would leave functions behind that run with its rights.
 create or replace function lock_internal.start_migration(
     number     integer,
     direction  text
@@ -957,15 +1005,45 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    latest  integer;
+    previous  constant text := current_setting('lock_timeout');
+    stranger  text;
+    latest    integer;
 begin
-    if version() not like '%-YB-%' then
-        perform pg_advisory_xact_lock(1819239275, 0);
+    select format('%s belongs to %s', checked.name, checked.owner)
+    into stranger
+    from (
+        select 'schema ' || pg_namespace.nspname as name, pg_get_userbyid(pg_namespace.nspowner) as owner
+        from pg_namespace
+        where pg_namespace.nspname in ('lock', 'lock_internal')
+        union all
+        select 'table public.lock_goose_version', pg_get_userbyid(pg_class.relowner)
+        from pg_class
+        where pg_class.oid = to_regclass('public.lock_goose_version')
+    ) as checked
+    where checked.owner <> current_user
+    limit 1;
+    if found then
+        raise exception '%, and this migrator is %', stranger, current_user
+            using errcode = 'insufficient_privilege',
+                  hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it would run with your rights.';
     end if;
+
+    if version() not like '%-YB-%' then
+        begin
+            perform set_config('lock_timeout', coalesce(nullif(previous, '0'), '1min'), true);
+            perform pg_advisory_xact_lock(1819239275, 0);
+            perform set_config('lock_timeout', previous, true);
+        exception
+            when lock_not_available then
+                raise exception 'another session holds the lock of the migrators'
+                    using errcode = 'lock_not_available',
+                          hint = 'select pid from pg_locks where locktype = ''advisory'' and classid = 1819239275 says which. '
+                              'Nothing was changed; run goose again.';
+        end;
+    end if;
+
     select max(migration.number) into latest from lock.migration;
-    if start_migration.direction = 'up' and latest not in (start_migration.number - 1, start_migration.number)
-        or start_migration.direction = 'down' and latest not in (start_migration.number - 1, start_migration.number)
-    then
+    if latest not in (start_migration.number - 1, start_migration.number) then
         raise exception 'migration % cannot go % now: the schema is at %', start_migration.number, start_migration.direction, latest
             using errcode = 'object_in_use',
                   hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
@@ -975,7 +1053,8 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock_internal.start_migration(integer, text) is
-    'The first statement of every migration but the first.';
+    'The first call of every migration. Waits for other migrators for lock_timeout, or a minute where that is not set. '
+    'Errors: 42501 not the owner, 55P03 another session holds the migrators'' lock, 55006 the schema is not where this migration starts.';
 
 revoke all on function lock_internal.start_migration(integer, text) from public;
 
@@ -984,22 +1063,13 @@ revoke all on function lock_internal.start_migration(integer, text) from public;
 select lock_internal.end_migration(1, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 
 -- +goose StatementBegin
 do $$
-declare
-    latest  integer;
 begin
-    if version() not like '%-YB-%' then
-        perform pg_advisory_xact_lock(1819239275, 0);
-    end if;
-    if to_regclass('lock.migration') is not null then
-        select max(migration.number) into latest from lock.migration;
-        if latest > 1 then
-            raise exception 'migration 1 cannot go down now: the schema is at %', latest
-                using errcode = 'object_in_use',
-                      hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
-        end if;
+    if to_regprocedure('lock_internal.start_migration(integer, text)') is not null then
+        perform lock_internal.start_migration(1, 'down');
     end if;
 end;
 $$;
@@ -1067,6 +1137,9 @@ drop function if exists lock_internal.await_row(regclass, name, text);
 -- gone: sql/functions/admin/revoke_from.sql
 drop function if exists lock.revoke_from(name);
 
+-- gone: sql/functions/admin/granted.sql
+drop function if exists lock_internal.granted();
+
 -- gone: sql/functions/admin/grant_to.sql
 drop function if exists lock.grant_to(name);
 
@@ -1075,6 +1148,9 @@ drop function if exists lock_internal.granted_views();
 
 -- gone: sql/functions/admin/granted_functions.sql
 drop function if exists lock_internal.granted_functions();
+
+-- gone: sql/functions/admin/revoke_from_public.sql
+drop function if exists lock_internal.revoke_from_public();
 
 -- gone: sql/functions/admin/check.sql
 drop function if exists lock.check();

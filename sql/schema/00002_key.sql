@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(2, 'up');
 
 -- The advisory engine's directory is worthless after a crash, hence unlogged; the row engine's rows are the locks.
@@ -846,6 +847,7 @@ revoke all on function lock.vacuum() from public;
 select lock_internal.end_migration(2, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(2, 'down');
 
 -- functions of key: written by make migration, not by hand

@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(3, 'up');
 
 -- Ids are compared as bytes (collate "C"), as everywhere in this schema: that is faster, and no upgrade of the operating system can
@@ -380,6 +381,7 @@ revoke all on function lock.release_mutex(text, text) from public;
 select lock_internal.end_migration(3, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(3, 'down');
 
 -- functions of mutex: written by make migration, not by hand

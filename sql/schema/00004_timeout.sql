@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(4, 'up');
 
 create table if not exists lock.timeout (
@@ -322,6 +323,7 @@ revoke all on function lock.force_release_timeout(text, text) from public;
 select lock_internal.end_migration(4, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(4, 'down');
 
 -- functions of timeout: written by make migration, not by hand

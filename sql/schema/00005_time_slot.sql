@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(5, 'up');
 
 create table if not exists lock.time_slot (
@@ -231,6 +232,7 @@ revoke all on function lock.force_release_time_slot(text, text) from public;
 select lock_internal.end_migration(5, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(5, 'down');
 
 -- functions of time_slot: written by make migration, not by hand

@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(6, 'up');
 
 create table if not exists lock.throttled_resource (
@@ -309,6 +310,7 @@ revoke all on function lock.lock_throttled_resource(text, text) from public;
 select lock_internal.end_migration(6, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(6, 'down');
 
 -- functions of throttle: written by make migration, not by hand

@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(7, 'up');
 
 create table if not exists lock.lease (
@@ -770,6 +771,7 @@ revoke all on function lock.vacuum_leases(interval, integer) from public;
 select lock_internal.end_migration(7, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(7, 'down');
 
 -- functions of lease: written by make migration, not by hand

@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(8, 'up');
 
 create table if not exists lock.idle_worker (
@@ -221,6 +222,7 @@ revoke all on function lock_internal.wake(text, text) from public;
 select lock_internal.end_migration(8, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(8, 'down');
 
 -- functions of wake: written by make migration, not by hand

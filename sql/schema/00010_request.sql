@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(10, 'up');
 
 -- +goose StatementBegin
@@ -804,6 +805,7 @@ create or replace trigger request_pass_on
 select lock_internal.end_migration(10, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(10, 'down');
 
 -- +goose StatementBegin

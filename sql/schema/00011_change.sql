@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(11, 'up');
 
 -- functions of change: written by make migration, not by hand
@@ -397,6 +398,7 @@ revoke all on function lock.track_changes(regclass, name, text) from public;
 select lock_internal.end_migration(11, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(11, 'down');
 
 -- Tracked tables are the users': their triggers go before the functions they call.

@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(12, 'up');
 
 -- sqlc does not know pg_locks, so it reads the view's columns here, and the block below puts the query in.
@@ -114,6 +115,7 @@ comment on view lock.queue_depth is
 select lock_internal.end_migration(12, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(12, 'down');
 
 drop view if exists lock.queue_depth;

@@ -16,7 +16,7 @@ as $$
           'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources'
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace
-      and pg_proc.proname = any (array[]::text[])
+      and pg_proc.proname = any (array['granted'])
     order by 1;
 $$;
 
