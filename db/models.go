@@ -99,7 +99,7 @@ type Finding struct {
 // Every lock that an operator took away from its holder. Nothing deletes from it but its owner, by hand.
 type ForcedRelease struct {
 	ReleaseID int64
-	// mutex, timeout, time_slot or throttle.
+	// mutex, timeout, time_slot, throttle or lease.
 	Kind   string
 	ID     string
 	Reason string
@@ -119,7 +119,7 @@ type IdleWorker struct {
 	Until time.Time
 }
 
-// The leases that were granted and neither released nor revoked; one that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.
+// The leases that were granted and not released; one that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.
 type Lease struct {
 	Name string
 	// Greater than the token of every lease granted on the name before.
@@ -151,21 +151,11 @@ type LeaseHolder struct {
 	ExpiresIn  time.Duration
 }
 
-// Every name that ever had a lease, until lock.vacuum_leases forgets it, and the greatest token given on it. Its row is the gate of all who acquire the name.
+// Every name that ever had a lease, until lock.drop_unused_leases forgets it, and the greatest token given on it. Its row is the gate of all who acquire the name.
 type LeaseName struct {
 	Name      string
 	Token     int64
 	GrantedAt time.Time
-}
-
-// What lock.revoke_lease did, for good: rows are the owner's to delete.
-type LeaseRevocation struct {
-	Name      string
-	Token     int64
-	Owner     string
-	RevokedBy string
-	RevokedAt time.Time
-	Reason    string
 }
 
 // Every key that was locked and is not yet forgotten by lock.unlock or lock.vacuum. The lock itself on the row engine, a directory of names on the advisory engine.

@@ -21,9 +21,8 @@ var publicFunctions = strings.Fields(`
 // operatorFunctions stay with the owner of the schema.
 var operatorFunctions = strings.Fields(`
 	grant_to revoke_from
-	revoke_lease vacuum_leases
-	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource
-	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources
+	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource force_release_lease
+	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources drop_unused_leases
 `)
 
 // inlinedFunctions are internal, and called by functions that the planner puts into the caller's own statement; granted marks the roles.

@@ -82,21 +82,23 @@ $$;
 -- +goose StatementEnd
 
 create table if not exists lock.forced_release (
-    release_id   bigint       not null generated always as identity,
-    kind         text         not null,
-    id           text         not null,
-    reason       text         not null,
-    released_by  text         not null,
-    released_at  timestamptz  not null default clock_timestamp(),
-    previous     jsonb        not null,
+    release_id   bigint            not null generated always as identity,
+    kind         text              not null,
+    id           text collate "C"  not null,
+    reason       text              not null,
+    released_by  text              not null,
+    released_at  timestamptz       not null default clock_timestamp(),
+    previous     jsonb             not null,
     constraint forced_release_pkey primary key (release_id)
 );
+
+create index if not exists forced_release_id_idx on lock.forced_release (id);
 
 comment on table lock.forced_release is
     'Every lock that an operator took away from its holder. Nothing deletes from it but its owner, by hand.';
 
 comment on column lock.forced_release.kind is
-    'mutex, timeout, time_slot or throttle.';
+    'mutex, timeout, time_slot, throttle or lease.';
 
 comment on column lock.forced_release.released_by is
     'The role that logged in (session_user).';
@@ -353,9 +355,8 @@ as $$
       and pg_proc.prorettype <> 'trigger'::regtype
       and pg_proc.proname <> all (array[
           'grant_to', 'revoke_from',
-          'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource',
-          'revoke_lease', 'vacuum_leases',
-          'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources'
+          'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource', 'force_release_lease',
+          'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources', 'drop_unused_leases'
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace
       and pg_proc.proname = any (array['granted'])
@@ -495,15 +496,42 @@ comment on function lock.revoke_from(name) is
 
 revoke all on function lock.revoke_from(name) from public;
 
+-- file: sql/functions/common/give_up.sql
+-- +goose StatementBegin
+-- give_up ends a loop that found its row taken, and then free again, too many times.
+create or replace function lock_internal.give_up(
+    kind  text,
+    id    text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception '% "%" changed hands again and again, or is not visible to this transaction', kind, id
+        using errcode = 'serialization_failure',
+              hint = 'Retry the transaction.';
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.give_up(text, text) is
+    'Raises 40001 after a bounded number of attempts.';
+
+revoke all on function lock_internal.give_up(text, text) from public;
+
 -- file: sql/functions/common/await_row.sql
 -- +goose StatementBegin
--- await_row waits until nobody has the row locked, without keeping it: the subtransaction's rollback lets go.
+-- await_row ends a round of a call that found its row free, and in somebody's hands.
 --
--- An insert on conflict do nothing waits for whoever makes, changes or deletes a row, and not for who has only locked it.
+-- The first round only had to wait in its insert, for whoever makes, changes or deletes the row. Who has only locked the row is waited for
+-- here, from the second round on. The subtransaction's rollback lets go of the row, so that a loser keeps nobody from it afterwards.
 create or replace function lock_internal.await_row(
     target     regclass,
     id_column  name,
-    id         text
+    id         text,
+    round      integer
 )
 returns void
 language plpgsql
@@ -512,10 +540,14 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('select from %s where %I = $1 for no key update', await_row.target, await_row.id_column)
-    using await_row.id;
-    raise exception 'the row is free'
-        using errcode = 'LK003';
+    if await_row.round = 100 then
+        perform lock_internal.give_up(await_row.target::text, await_row.id);
+    elsif await_row.round > 1 then
+        execute format('select from %s where %I = $1 for no key update', await_row.target, await_row.id_column)
+        using await_row.id;
+        raise exception 'the row is free'
+            using errcode = 'LK003';
+    end if;
 exception
     when sqlstate 'LK003' then
         null;
@@ -523,10 +555,10 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.await_row(regclass, name, text) is
-    'Waits until nobody has a row locked.';
+comment on function lock_internal.await_row(regclass, name, text, integer) is
+    'From the second round on, waits until nobody has a row locked; raises 40001 in the hundredth.';
 
-revoke all on function lock_internal.await_row(regclass, name, text) from public;
+revoke all on function lock_internal.await_row(regclass, name, text, integer) from public;
 
 -- file: sql/functions/common/check_primary.sql
 -- +goose StatementBegin
@@ -743,97 +775,6 @@ comment on function lock_internal.check_text(text, text) is
 
 revoke all on function lock_internal.check_text(text, text) from public;
 
--- file: sql/functions/common/utc.sql
--- +goose StatementBegin
--- utc is a time as the clocks of UTC show it: adding an interval to that depends on no session's time zone.
---
--- By an offset of nothing, because the zone's name would be looked up at each call.
-create or replace function lock_internal.utc(
-    at  timestamptz
-)
-returns timestamp
-language sql
-immutable
-parallel safe
-as $$
-    select utc.at at time zone interval '0';
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.utc(timestamptz) is
-    'A time in UTC, without a zone.';
-
-revoke all on function lock_internal.utc(timestamptz) from public;
-
--- file: sql/functions/common/unused_before.sql
--- +goose StatementBegin
--- unused_before is the latest start of an hour, in UTC, all of which was over at least unused_for ago.
-create or replace function lock_internal.unused_before(
-    unused_for  interval
-)
-returns timestamp
-language sql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-    select lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.unused_before(interval) is
-    'What a column unused_since, which holds the start of an hour in UTC, must not exceed.';
-
-revoke all on function lock_internal.unused_before(interval) from public;
-
--- file: sql/functions/common/drop_unused.sql
--- +goose StatementBegin
--- drop_unused deletes the rows of a table that have been unused longest, by its column and index unused_since.
---
--- That column holds whole hours, so that the index changes once an hour and not with every grant; only hours that are over
--- count, which makes every row of them old enough; free_at, an expression, is asked as well. The row is checked again under its lock, and one that a transaction
--- holds is passed over, so what is being acquired stays. Sorting and scanning plans are switched off: the index alone keeps
--- a call at O(log n + max).
-create or replace function lock_internal.drop_unused(
-    target      regclass,
-    id_column   name,
-    free_at     text,
-    unused_for  interval,
-    max         integer
-)
-returns bigint
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
-as $$
-declare
-    ids      text[];
-    dropped  bigint;
-begin
-    perform lock_internal.check_drop(drop_unused.unused_for, drop_unused.max);
-    execute format(
-        'select array_agg(oldest.id) from ('
-        ' select %1$I as id from %2$s where unused_since <= $1 and %3$s < $1 order by unused_since limit $2 for update skip locked) as oldest',
-        drop_unused.id_column, drop_unused.target, drop_unused.free_at
-    )
-    into ids
-    using lock_internal.unused_before(drop_unused.unused_for), drop_unused.max;
-    execute format('delete from %2$s where %1$I = any($1)', drop_unused.id_column, drop_unused.target)
-    using ids;
-    get diagnostics dropped = row_count;
-    return dropped;
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.drop_unused(regclass, name, text, interval, integer) is
-    'Deletes at most max rows that have been unused for longest and for at least unused_for, and returns how many.';
-
-revoke all on function lock_internal.drop_unused(regclass, name, text, interval, integer) from public;
-
 -- file: sql/functions/common/full_hour.sql
 -- +goose StatementBegin
 -- full_hour is the start of an hour: what the columns unused_since hold, so that their indexes change once an hour. Cheaper than date_trunc.
@@ -853,31 +794,6 @@ comment on function lock_internal.full_hour(timestamp) is
     'The start of the hour of a time.';
 
 revoke all on function lock_internal.full_hour(timestamp) from public;
-
--- file: sql/functions/common/give_up.sql
--- +goose StatementBegin
--- give_up ends a loop that found its row taken, and then free again, too many times.
-create or replace function lock_internal.give_up(
-    kind  text,
-    id    text
-)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    raise exception '% "%" changed hands again and again, or is not visible to this transaction', kind, id
-        using errcode = 'serialization_failure',
-              hint = 'Retry the transaction.';
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.give_up(text, text) is
-    'Raises 40001 after a bounded number of attempts.';
-
-revoke all on function lock_internal.give_up(text, text) from public;
 
 -- file: sql/functions/common/is_yugabyte.sql
 -- +goose StatementBegin
@@ -948,29 +864,47 @@ comment on function lock_internal.record_forced_release(text, text, text, jsonb)
 
 revoke all on function lock_internal.record_forced_release(text, text, text, jsonb) from public;
 
--- file: sql/functions/common/uncontended.sql
+-- file: sql/functions/common/utc.sql
 -- +goose StatementBegin
--- uncontended says whether this transaction is the only open one that is at work on an id, so that a plain update of its row does not wait.
+-- utc is a time as the clocks of UTC show it: adding an interval to that depends on no session's time zone.
 --
--- It tries an advisory lock that the transaction keeps, one of 1024: few enough for the server's lock table, however many ids a
--- transaction touches. So false may also mean that another id of the same bucket is at work, and who then goes on without it is not seen
--- by the next who asks: this is a hint, and the row's own lock decides. It is worth having because an update that waits and then finds the
--- row changed has locked it all the same. YugabyteDB's updates do not, and its advisory locks are slow: always true.
-create or replace function lock_internal.uncontended(
-    id  text
+-- By an offset of nothing, because the zone's name would be looked up at each call.
+create or replace function lock_internal.utc(
+    at  timestamptz
 )
-returns boolean
+returns timestamp
 language sql
-volatile
+immutable
+parallel safe
 as $$
-    select lock_internal.is_yugabyte() or pg_try_advisory_xact_lock(1819240299, hashtext(uncontended.id) & 1023);
+    select utc.at at time zone interval '0';
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.uncontended(text) is
-    'Whether no other open transaction is at work on this id, as far as advisory locks tell. Never waits.';
+comment on function lock_internal.utc(timestamptz) is
+    'A time in UTC, without a zone.';
 
-revoke all on function lock_internal.uncontended(text) from public;
+revoke all on function lock_internal.utc(timestamptz) from public;
+
+-- file: sql/functions/common/unused_before.sql
+-- +goose StatementBegin
+-- unused_before is the latest start of an hour, in UTC, all of which was over at least unused_for ago.
+create or replace function lock_internal.unused_before(
+    unused_for  interval
+)
+returns timestamp
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.unused_before(interval) is
+    'What a column unused_since, which holds the start of an hour in UTC, must not exceed.';
+
+revoke all on function lock_internal.unused_before(interval) from public;
 
 -- file: sql/functions/migration/end_migration.sql
 -- +goose StatementBegin
@@ -1154,8 +1088,11 @@ drop function if exists lock_internal.refuse_dependents(text[]);
 -- gone: sql/functions/migration/end_migration.sql
 drop function if exists lock_internal.end_migration(integer, text);
 
--- gone: sql/functions/common/uncontended.sql
-drop function if exists lock_internal.uncontended(text);
+-- gone: sql/functions/common/unused_before.sql
+drop function if exists lock_internal.unused_before(interval);
+
+-- gone: sql/functions/common/utc.sql
+drop function if exists lock_internal.utc(timestamptz);
 
 -- gone: sql/functions/common/record_forced_release.sql
 drop function if exists lock_internal.record_forced_release(text, text, text, jsonb);
@@ -1166,20 +1103,8 @@ drop function if exists lock_internal.milliseconds(interval);
 -- gone: sql/functions/common/is_yugabyte.sql
 drop function if exists lock_internal.is_yugabyte();
 
--- gone: sql/functions/common/give_up.sql
-drop function if exists lock_internal.give_up(text, text);
-
 -- gone: sql/functions/common/full_hour.sql
 drop function if exists lock_internal.full_hour(timestamp);
-
--- gone: sql/functions/common/drop_unused.sql
-drop function if exists lock_internal.drop_unused(regclass, name, text, interval, integer);
-
--- gone: sql/functions/common/unused_before.sql
-drop function if exists lock_internal.unused_before(interval);
-
--- gone: sql/functions/common/utc.sql
-drop function if exists lock_internal.utc(timestamptz);
 
 -- gone: sql/functions/common/check_text.sql
 drop function if exists lock_internal.check_text(text, text);
@@ -1203,7 +1128,10 @@ drop function if exists lock_internal.check_interval(interval, text, boolean);
 drop function if exists lock_internal.check_primary();
 
 -- gone: sql/functions/common/await_row.sql
-drop function if exists lock_internal.await_row(regclass, name, text);
+drop function if exists lock_internal.await_row(regclass, name, text, integer);
+
+-- gone: sql/functions/common/give_up.sql
+drop function if exists lock_internal.give_up(text, text);
 
 -- gone: sql/functions/admin/revoke_from.sql
 drop function if exists lock.revoke_from(name);

@@ -103,8 +103,8 @@ $$;
 comment on function lock.await_lease(text, text, interval, integer) is
     'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row: the lease that was granted, or token 0 with '
     'the holder, expiry and expires_in of the lease whose end would free a permit. Sleep for expires_in, or until a notification on channel '
-    'lock_lease whose payload is the name, and call it again; listen before the first call. A release or revocation notifies only because of this call. '
-    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released, revoked and renewed '
+    'lock_lease whose payload is the name, and call it again; listen before the first call. A release, by force or not, notifies only because of this call. '
+    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
     'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
 
 revoke all on function lock.await_lease(text, text, interval, integer) from public;

@@ -40,7 +40,7 @@ $$;
 
 comment on function lock.renew_lease(text, bigint, interval) is
     'Lets a lease end ttl from now, which may be sooner than before. Returns false when the lease is lost: expired (even when nobody '
-    'else has it yet), released or revoked; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
+    'else has it yet), or released; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
     'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost, or somebody began to wait for it, after the '
     'snapshot, 25006 read-only.';
 
