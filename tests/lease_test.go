@@ -1086,4 +1086,21 @@ func TestLeaseCost(t *testing.T) {
 			from pg_stat_xact_user_tables where schemaname = 'lock' and relname in ('lease', 'lease_name', 'forced_release') and (seq_scan > 0 or idx_tup_fetch > 40)`)
 		admin.exec("commit")
 	}
+	// Why a token is refused is looked up as well, among all that operators ever released.
+	admin.exec(`insert into lock.forced_release (kind, id, reason, released_by, previous) select 'lease', 'l' || n, 'test', 'me', '{"token": 1}' from generate_series(1, 20000) n;
+		analyze lock.forced_release`)
+	admin.exec(`create function pg_temp.refused(name text) returns text language plpgsql as $$
+		declare
+			detail text;
+		begin
+			perform lock.assert_lease(name, 1);
+		exception when sqlstate 'LK001' then
+			get stacked diagnostics detail = pg_exception_detail;
+			return detail;
+		end $$`)
+	admin.exec("delete from lock.lease where name = 'l10'")
+	answers(admin, true, "select pg_temp.refused('l10') like 'me released it by force at %: test'")
+	if n := buffers(admin, `select pg_temp.refused('l10')`); n > 100 {
+		t.Errorf("a refusal touched %d pages", n)
+	}
 }
