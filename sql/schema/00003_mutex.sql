@@ -58,12 +58,14 @@ comment on view lock.mutex_status is
 
 -- file: sql/functions/mutex/acquire_mutex.sql
 -- +goose StatementBegin
--- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any number of callers wins.
+-- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any
+-- number of callers wins.
 --
--- The update takes the row only when it is free and nobody has it (skip locked). It tests that on the newest version, under the row's lock.
--- A caller that sees the flag set is denied, and has written nothing.
--- Whoever is left over meets an open transaction, or a new id. The insert waits for that transaction, or makes the row.
--- It needs no transaction id to wait, and locks nothing. The next round takes what is free then.
+-- The update takes the row only when it is free and nobody has it (skip locked). It tests that on
+-- the newest version, under the row's lock. A caller that sees the flag set is denied, and has
+-- written nothing. Whoever is left over meets an open transaction, or a new id. The insert waits
+-- for that transaction, or makes the row. It needs no transaction id to wait, and locks nothing.
+-- The next round takes what is free then.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -271,9 +273,11 @@ revoke all on function lock.force_release_mutex(text, text) from public;
 
 -- file: sql/functions/mutex/release_mutex.sql
 -- +goose StatementBegin
--- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
+-- release_mutex clears the flag and returns true; false when it is not set, or set for another
+-- owner.
 --
--- It takes the row, looks and waits as acquire_mutex does. The insert only waits: what is acquired exists, and is not dropped.
+-- It takes the row, looks and waits as acquire_mutex does. The insert only waits: what is acquired
+-- exists, and is not dropped.
 create or replace function lock.release_mutex(
     task_id  text,
     owner    text  default null

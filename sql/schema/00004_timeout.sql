@@ -137,11 +137,12 @@ revoke all on function lock.create_timeout(text, interval) from public;
 
 -- file: sql/functions/timeout/acquire_timeout.sql
 -- +goose StatementBegin
--- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
+-- acquire_timeout returns true, and starts the interval, when the interval of the last grant has
+-- passed: ts + timeout < now.
 --
--- It takes the row, looks and waits as acquire_mutex does, by a clock that each round reads anew. The sum is made in UTC, so that days
--- and months do not depend on the session's time zone. The insert makes a row only when somebody dropped it meanwhile, and
--- the error takes it back.
+-- It takes the row, looks and waits as acquire_mutex does, by a clock that each round reads anew.
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone. The
+-- insert makes a row only when somebody dropped it meanwhile, and the error takes it back.
 create or replace function lock.acquire_timeout(
     task_id  text
 )
@@ -217,8 +218,9 @@ revoke all on function lock.acquire_timeout(text) from public;
 -- +goose StatementBegin
 -- drop_unused_timeouts deletes timeouts whose interval passed long ago.
 --
--- It walks the index on unused_since, which holds whole hours and only finds candidates; the plans that scan or sort are switched off. A row is
--- tested under its lock, and one that a transaction holds is passed over, so what is being acquired stays.
+-- It walks the index on unused_since, which holds whole hours and only finds candidates; the plans
+-- that scan or sort are switched off. A row is tested under its lock, and one that a transaction
+-- holds is passed over, so what is being acquired stays.
 create or replace function lock.drop_unused_timeouts(
     unused_for  interval,
     max         integer   default 10000

@@ -107,11 +107,13 @@ revoke all on function lock_internal.check_lease(text, text, interval, integer) 
 
 -- file: sql/functions/lease/add_lease_name.sql
 -- +goose StatementBegin
--- add_lease_name makes the row of a new name and returns its first token, which no lease on this name ever had.
+-- add_lease_name makes the row of a new name and returns its first token, which no lease on this
+-- name ever had.
 --
--- lock.drop_unused_leases forgets names, and keeps in lock.lease_floor the greatest token of any of them. Sharing that row until the
--- transaction ends keeps that from raising it after it was read here; under REPEATABLE READ a floor that is newer than the
--- snapshot is 40001. It takes the floor before the names, as this does: no deadlock.
+-- lock.drop_unused_leases forgets names, and keeps in lock.lease_floor the greatest token of any of
+-- them. Sharing that row until the transaction ends keeps that from raising it after it was read
+-- here; under REPEATABLE READ a floor that is newer than the snapshot is 40001. It takes the floor
+-- before the names, as this does: no deadlock.
 create or replace function lock_internal.add_lease_name(
     name  text
 )
@@ -146,24 +148,28 @@ revoke all on function lock_internal.add_lease_name(text) from public;
 
 -- file: sql/functions/lease/acquire_lease.sql
 -- +goose StatementBegin
--- acquire_lease grants a lease on a name, with a token greater than every one before; no row when all permits are taken.
+-- acquire_lease grants a lease on a name, with a token greater than every one before; no row when
+-- all permits are taken.
 --
--- The row of lock.lease_name is the gate of all who acquire the name: whoever is granted raises its token.
--- The first statement takes the gate when nobody has it (skip locked), and counts the permits on its own snapshot. If the token at the gate is
--- still the snapshot's, nobody was granted in between, and the count holds. Both are read apart from the row that is locked, so that they keep
--- the snapshot's values when that row is tested again. A release that the snapshot does not see makes this deny, never grant.
+-- The row of lock.lease_name is the gate of all who acquire the name: a grant raises its token.
+-- The first statement takes the gate when nobody has it, and counts the permits on its snapshot.
+-- Nobody was granted since, and the count holds, if the token at the gate is still the snapshot's.
+-- Token and count are read apart from the row that is locked, so that they stay the snapshot's when
+-- that row is tested again. A release that the snapshot does not see makes this deny, never grant.
 --
--- When the permits are taken by live leases, nothing is written and nothing waited for.
+-- When live leases take the permits, nothing is written and nothing waited for.
 --
--- What is left over meets an open transaction at the gate, a new name, or expired leases. The last passage waits at the gate and counts behind
--- it, on a snapshot and by a clock of its own. Under REPEATABLE READ and SERIALIZABLE the snapshot is older, and the gate itself refuses
--- with 40001 if anybody was granted since. Who finds nothing left undoes all of it, so that a denied caller stands in nobody's way.
+-- Who is left over meets an open transaction at the gate, a new name, or expired leases. The last
+-- passage waits at the gate, and counts behind it on a snapshot and by a clock of its own. Under
+-- REPEATABLE READ and SERIALIZABLE the gate refuses (40001) if anybody was granted since the
+-- snapshot. Who finds no permit left undoes all of it, and so stands in nobody's way.
 --
--- An expired lease frees its permit by being deleted, which needs its row exclusively. While a transaction that has asserted it is open,
--- the row is skipped and its permit counts as taken. Who waited for the end of an expired lease waits for the end of the one in its place.
+-- An expired lease frees its permit by being deleted. While a transaction that has asserted it is
+-- open, its row is skipped and the permit counts as taken. Who waited for the end of an expired
+-- lease waits for the end of the one in its place.
 --
--- Leases come and go: a plan that was made for an empty table, and is kept, must not scan it from end to end later.
--- The ttl is added in UTC, where every day has 24 hours.
+-- The ttl is added in UTC, where every day has 24 hours. A plan that is made while lock.lease is
+-- empty is kept, and must not scan it later.
 create or replace function lock.acquire_lease(
     name     text,
     owner    text,
@@ -308,15 +314,18 @@ revoke all on function lock_internal.check_token(text, bigint) from public;
 
 -- file: sql/functions/lease/assert_lease.sql
 -- +goose StatementBegin
--- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to another before it ends.
+-- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to
+-- another before it ends.
 --
--- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so renewals pass while it is held;
--- takeover and release, by force or not, delete the row. Asserted first, they come after this transaction's end; deleted first, this
--- waits for that transaction's end and finds nothing. The time is read once the lock is held, and an asserted lease may run
--- out before the commit: nobody gets it sooner.
+-- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so
+-- renewals pass while it is held; takeover and release, by force or not, delete the row. Asserted
+-- first, they come after this transaction's end; deleted first, this waits for that transaction's
+-- end and finds nothing. The time is read once the lock is held, and an asserted lease may run out
+-- before the commit: nobody gets it sooner.
 --
--- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired: the second lock tells (40001).
--- A token that the snapshot's counter has not reached was granted after the snapshot: 40001, too.
+-- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired:
+-- the second lock tells (40001). A token that the snapshot's counter has not reached was granted
+-- after the snapshot: 40001, too.
 create or replace function lock.assert_lease(
     name   text,
     token  bigint
@@ -389,19 +398,22 @@ revoke all on function lock.assert_lease(text, bigint) from public;
 
 -- file: sql/functions/lease/await_lease.sql
 -- +goose StatementBegin
--- await_lease acquires a lease, or says how long to sleep before asking again, and leaves a mark that makes releases notify.
+-- await_lease acquires a lease, or says how long to sleep before asking again, and leaves a mark
+-- that makes releases notify.
 --
--- The row that it returns is the lease that was granted, or has token 0 and describes the lease whose end frees a permit:
--- with more leases than permits that is not the first to end. When that one had run out before it was asked for, a transaction
--- that asserted it is still open, and nobody can say for how long: the answer is to come back in a ttl, 5 seconds at most.
+-- The row that it returns is the lease that was granted, or has token 0 and describes the lease
+-- whose end frees a permit: with more leases than permits that is not the first to end. When that
+-- one had run out before it was asked for, a transaction that asserted it is still open, and nobody
+-- can say for how long: the answer is to come back in a ttl, 5 seconds at most.
 --
--- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no permit is free, and who ends one
--- of them sees its mark, or deleted it first, and then there is nothing to mark. When all have been marked by others, nothing is
--- written and nothing waited for.
+-- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no
+-- permit is free, and who ends one of them sees its mark, or deleted it first, and then there is
+-- nothing to mark. When all have been marked by others, nothing is written and nothing waited for.
 --
--- It waits for another's transaction, which may be about to end a lease, only when every lease has to go and this one alone is not
--- marked: so it does not oversleep another permit, and has no other lease's row locked, so that nobody who ends two leases in a
--- transaction meets it in a deadlock. What it could not mark otherwise is left to its next call, soon.
+-- It waits for another's transaction, which may be about to end a lease, only when every lease has
+-- to go and this one alone is not marked: so it does not oversleep another permit, and has no other
+-- lease's row locked, so that nobody who ends two leases in a transaction meets it in a deadlock.
+-- What it could not mark otherwise is left to its next call, soon.
 create or replace function lock.await_lease(
     name     text,
     owner    text,
@@ -503,10 +515,12 @@ revoke all on function lock.await_lease(text, text, interval, integer) from publ
 
 -- file: sql/functions/lease/drop_unused_leases.sql
 -- +goose StatementBegin
--- drop_unused_leases forgets leases and names that nobody has used for a while; their tokens are never given again.
+-- drop_unused_leases forgets leases and names that nobody has used for a while; their tokens are
+-- never given again.
 --
--- The floor is locked first and raised in the same transaction: see add_lease_name. Names are locked, and their leases looked for once
--- more, on a newer snapshot: one can have been granted after the first and before the lock, in a transaction that began it long ago.
+-- The floor is locked first and raised in the same transaction: see add_lease_name. Names are
+-- locked, and their leases looked for once more, on a newer snapshot: one can have been granted
+-- after the first and before the lock, in a transaction that began it long ago.
 create or replace function lock.drop_unused_leases(
     unused_for  interval,
     max         integer   default 10000
@@ -606,7 +620,8 @@ revoke all on function lock_internal.notify_lease_waiters(text) from public;
 
 -- file: sql/functions/lease/force_release_lease.sql
 -- +goose StatementBegin
--- force_release_lease takes a live lease from its holder, and records who did so and why; false when there is no such lease.
+-- force_release_lease takes a live lease from its holder, and records who did so and why; false
+-- when there is no such lease.
 create or replace function lock.force_release_lease(
     name    text,
     token   bigint,
@@ -654,8 +669,8 @@ revoke all on function lock.force_release_lease(text, bigint, text) from public;
 -- +goose StatementBegin
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
--- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease, and for who is about to mark the
--- row as awaited, and then finds the mark.
+-- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease,
+-- and for who is about to mark the row as awaited, and then finds the mark.
 create or replace function lock.release_lease(
     name   text,
     token  bigint
@@ -697,10 +712,12 @@ revoke all on function lock.release_lease(text, bigint) from public;
 
 -- file: sql/functions/lease/renew_lease.sql
 -- +goose StatementBegin
--- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal undoes.
+-- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal
+-- undoes.
 --
--- It changes no key, so it waits neither for transactions that have asserted the lease (for key share) nor they for it.
--- The time is read again once the row is locked: a lease that ran out during a wait is lost like any other.
+-- It changes no key, so it waits neither for transactions that have asserted the lease (for key
+-- share) nor they for it. The time is read again once the row is locked: a lease that ran out
+-- during a wait is lost like any other.
 create or replace function lock.renew_lease(
     name   text,
     token  bigint,

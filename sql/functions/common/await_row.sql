@@ -1,7 +1,8 @@
 -- await_row ends a round of a call that found its row free, and in somebody's hands.
 --
--- The first round only had to wait in its insert, for whoever makes, changes or deletes the row. Who has only locked the row is waited for
--- here, from the second round on. The subtransaction's rollback lets go of the row, so that a loser keeps nobody from it afterwards.
+-- The first round only had to wait in its insert, for whoever makes, changes or deletes the row.
+-- Who has only locked the row is waited for here, from the second round on. The subtransaction's
+-- rollback lets go of the row, so that a loser keeps nobody from it afterwards.
 create or replace function lock_internal.await_row(
     target     regclass,
     id_column  name,

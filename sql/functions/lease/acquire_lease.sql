@@ -1,21 +1,25 @@
--- acquire_lease grants a lease on a name, with a token greater than every one before; no row when all permits are taken.
+-- acquire_lease grants a lease on a name, with a token greater than every one before; no row when
+-- all permits are taken.
 --
--- The row of lock.lease_name is the gate of all who acquire the name: whoever is granted raises its token.
--- The first statement takes the gate when nobody has it (skip locked), and counts the permits on its own snapshot. If the token at the gate is
--- still the snapshot's, nobody was granted in between, and the count holds. Both are read apart from the row that is locked, so that they keep
--- the snapshot's values when that row is tested again. A release that the snapshot does not see makes this deny, never grant.
+-- The row of lock.lease_name is the gate of all who acquire the name: a grant raises its token.
+-- The first statement takes the gate when nobody has it, and counts the permits on its snapshot.
+-- Nobody was granted since, and the count holds, if the token at the gate is still the snapshot's.
+-- Token and count are read apart from the row that is locked, so that they stay the snapshot's when
+-- that row is tested again. A release that the snapshot does not see makes this deny, never grant.
 --
--- When the permits are taken by live leases, nothing is written and nothing waited for.
+-- When live leases take the permits, nothing is written and nothing waited for.
 --
--- What is left over meets an open transaction at the gate, a new name, or expired leases. The last passage waits at the gate and counts behind
--- it, on a snapshot and by a clock of its own. Under REPEATABLE READ and SERIALIZABLE the snapshot is older, and the gate itself refuses
--- with 40001 if anybody was granted since. Who finds nothing left undoes all of it, so that a denied caller stands in nobody's way.
+-- Who is left over meets an open transaction at the gate, a new name, or expired leases. The last
+-- passage waits at the gate, and counts behind it on a snapshot and by a clock of its own. Under
+-- REPEATABLE READ and SERIALIZABLE the gate refuses (40001) if anybody was granted since the
+-- snapshot. Who finds no permit left undoes all of it, and so stands in nobody's way.
 --
--- An expired lease frees its permit by being deleted, which needs its row exclusively. While a transaction that has asserted it is open,
--- the row is skipped and its permit counts as taken. Who waited for the end of an expired lease waits for the end of the one in its place.
+-- An expired lease frees its permit by being deleted. While a transaction that has asserted it is
+-- open, its row is skipped and the permit counts as taken. Who waited for the end of an expired
+-- lease waits for the end of the one in its place.
 --
--- Leases come and go: a plan that was made for an empty table, and is kept, must not scan it from end to end later.
--- The ttl is added in UTC, where every day has 24 hours.
+-- The ttl is added in UTC, where every day has 24 hours. A plan that is made while lock.lease is
+-- empty is kept, and must not scan it later.
 create or replace function lock.acquire_lease(
     name     text,
     owner    text,

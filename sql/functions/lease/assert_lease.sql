@@ -1,12 +1,15 @@
--- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to another before it ends.
+-- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to
+-- another before it ends.
 --
--- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so renewals pass while it is held;
--- takeover and release, by force or not, delete the row. Asserted first, they come after this transaction's end; deleted first, this
--- waits for that transaction's end and finds nothing. The time is read once the lock is held, and an asserted lease may run
--- out before the commit: nobody gets it sooner.
+-- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so
+-- renewals pass while it is held; takeover and release, by force or not, delete the row. Asserted
+-- first, they come after this transaction's end; deleted first, this waits for that transaction's
+-- end and finds nothing. The time is read once the lock is held, and an asserted lease may run out
+-- before the commit: nobody gets it sooner.
 --
--- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired: the second lock tells (40001).
--- A token that the snapshot's counter has not reached was granted after the snapshot: 40001, too.
+-- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired:
+-- the second lock tells (40001). A token that the snapshot's counter has not reached was granted
+-- after the snapshot: 40001, too.
 create or replace function lock.assert_lease(
     name   text,
     token  bigint

@@ -1,7 +1,9 @@
--- drop_unused_leases forgets leases and names that nobody has used for a while; their tokens are never given again.
+-- drop_unused_leases forgets leases and names that nobody has used for a while; their tokens are
+-- never given again.
 --
--- The floor is locked first and raised in the same transaction: see add_lease_name. Names are locked, and their leases looked for once
--- more, on a newer snapshot: one can have been granted after the first and before the lock, in a transaction that began it long ago.
+-- The floor is locked first and raised in the same transaction: see add_lease_name. Names are
+-- locked, and their leases looked for once more, on a newer snapshot: one can have been granted
+-- after the first and before the lock, in a transaction that began it long ago.
 create or replace function lock.drop_unused_leases(
     unused_for  interval,
     max         integer   default 10000

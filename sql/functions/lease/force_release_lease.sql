@@ -1,4 +1,5 @@
--- force_release_lease takes a live lease from its holder, and records who did so and why; false when there is no such lease.
+-- force_release_lease takes a live lease from its holder, and records who did so and why; false
+-- when there is no such lease.
 create or replace function lock.force_release_lease(
     name    text,
     token   bigint,

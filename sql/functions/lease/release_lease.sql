@@ -1,7 +1,7 @@
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
--- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease, and for who is about to mark the
--- row as awaited, and then finds the mark.
+-- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease,
+-- and for who is about to mark the row as awaited, and then finds the mark.
 create or replace function lock.release_lease(
     name   text,
     token  bigint

@@ -1,7 +1,9 @@
--- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal undoes.
+-- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal
+-- undoes.
 --
--- It changes no key, so it waits neither for transactions that have asserted the lease (for key share) nor they for it.
--- The time is read again once the row is locked: a lease that ran out during a wait is lost like any other.
+-- It changes no key, so it waits neither for transactions that have asserted the lease (for key
+-- share) nor they for it. The time is read again once the row is locked: a lease that ran out
+-- during a wait is lost like any other.
 create or replace function lock.renew_lease(
     name   text,
     token  bigint,

@@ -1,9 +1,11 @@
--- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any number of callers wins.
+-- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any
+-- number of callers wins.
 --
--- The update takes the row only when it is free and nobody has it (skip locked). It tests that on the newest version, under the row's lock.
--- A caller that sees the flag set is denied, and has written nothing.
--- Whoever is left over meets an open transaction, or a new id. The insert waits for that transaction, or makes the row.
--- It needs no transaction id to wait, and locks nothing. The next round takes what is free then.
+-- The update takes the row only when it is free and nobody has it (skip locked). It tests that on
+-- the newest version, under the row's lock. A caller that sees the flag set is denied, and has
+-- written nothing. Whoever is left over meets an open transaction, or a new id. The insert waits
+-- for that transaction, or makes the row. It needs no transaction id to wait, and locks nothing.
+-- The next round takes what is free then.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null

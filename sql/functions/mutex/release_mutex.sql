@@ -1,6 +1,8 @@
--- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
+-- release_mutex clears the flag and returns true; false when it is not set, or set for another
+-- owner.
 --
--- It takes the row, looks and waits as acquire_mutex does. The insert only waits: what is acquired exists, and is not dropped.
+-- It takes the row, looks and waits as acquire_mutex does. The insert only waits: what is acquired
+-- exists, and is not dropped.
 create or replace function lock.release_mutex(
     task_id  text,
     owner    text  default null

@@ -1,7 +1,9 @@
--- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted before.
+-- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted
+-- before.
 --
--- It takes the row, looks and waits as acquire_mutex does, for the slot of a time that each round reads anew. date_bin cuts time at
--- the epoch, and takes a day for 24 hours; some versions put an exact multiple before 1970 one slot too early, which is put right below.
+-- It takes the row, looks and waits as acquire_mutex does, for the slot of a time that each round
+-- reads anew. date_bin cuts time at the epoch, and takes a day for 24 hours; some versions put an
+-- exact multiple before 1970 one slot too early, which is put right below.
 create or replace function lock.acquire_time_slot(
     task_id     text,
     resolution  interval,

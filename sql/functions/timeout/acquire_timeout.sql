@@ -1,8 +1,9 @@
--- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
+-- acquire_timeout returns true, and starts the interval, when the interval of the last grant has
+-- passed: ts + timeout < now.
 --
--- It takes the row, looks and waits as acquire_mutex does, by a clock that each round reads anew. The sum is made in UTC, so that days
--- and months do not depend on the session's time zone. The insert makes a row only when somebody dropped it meanwhile, and
--- the error takes it back.
+-- It takes the row, looks and waits as acquire_mutex does, by a clock that each round reads anew.
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone. The
+-- insert makes a row only when somebody dropped it meanwhile, and the error takes it back.
 create or replace function lock.acquire_timeout(
     task_id  text
 )

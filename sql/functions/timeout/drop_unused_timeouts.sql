@@ -1,7 +1,8 @@
 -- drop_unused_timeouts deletes timeouts whose interval passed long ago.
 --
--- It walks the index on unused_since, which holds whole hours and only finds candidates; the plans that scan or sort are switched off. A row is
--- tested under its lock, and one that a transaction holds is passed over, so what is being acquired stays.
+-- It walks the index on unused_since, which holds whole hours and only finds candidates; the plans
+-- that scan or sort are switched off. A row is tested under its lock, and one that a transaction
+-- holds is passed over, so what is being acquired stays.
 create or replace function lock.drop_unused_timeouts(
     unused_for  interval,
     max         integer   default 10000
