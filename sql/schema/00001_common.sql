@@ -1,10 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
 
--- The first migration cannot call lock_internal.start_migration before it is there. It looks for strangers' things first.
+-- lock_internal.start_migration may not be there yet. Nothing is looked up by name before the wait for another migrator,
+-- because what was not found then would be taken for missing after it.
 -- +goose StatementBegin
 do $$
 begin
+    if version() not like '%-YB-%' then
+        if current_setting('lock_timeout') = '0' then
+            set local lock_timeout = '1min';
+        end if;
+        perform pg_advisory_xact_lock(1819239275, 0);
+    end if;
     if exists (
         select
         from pg_namespace
@@ -21,11 +28,6 @@ begin
                   hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it would run with your rights.';
     elsif to_regprocedure('lock_internal.start_migration(integer, text)') is not null then
         perform lock_internal.start_migration(1, 'up');
-    elsif version() not like '%-YB-%' then
-        if current_setting('lock_timeout') = '0' then
-            set local lock_timeout = '1min';
-        end if;
-        perform pg_advisory_xact_lock(1819239275, 0);
     end if;
 end;
 $$;
