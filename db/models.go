@@ -58,7 +58,7 @@ func (ns NullTaskStatus) Value() (driver.Value, error) {
 	return string(ns.TaskStatus), nil
 }
 
-// What is held now, and who waits for a key, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key that was new to its holder's transaction shows by its number until that ends. Keys on the advisory engine only: the row engine's locks are rows, and PostgreSQL lists who waits for rows in pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
+// What is held now, and who waits for a key, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by its number until somebody who waited for it by name has committed, and a program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. Keys on the advisory engine only: the row engine's locks are rows, and PostgreSQL lists who waits for rows in pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
 type Activity struct {
 	Kind    string
 	Name    string
@@ -69,11 +69,6 @@ type Activity struct {
 	Since   *time.Time
 	Until   *time.Time
 	Details string
-}
-
-// What key locks are made of here; one row, written by the first migration, never to be changed. Read it by lock.engine().
-type ChosenEngine struct {
-	Engine string
 }
 
 // Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
@@ -119,6 +114,13 @@ type IdleWorker struct {
 	Until time.Time
 }
 
+// What keys are called on the advisory engine: names for which somebody had to wait, until lock.unlock or lock.vacuum forgets them. Decides nothing.
+type KeyName struct {
+	Key  int64
+	Name string
+	Ts   time.Time
+}
+
 // The leases that were granted and not released; one that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.
 type Lease struct {
 	Name string
@@ -158,13 +160,10 @@ type LeaseName struct {
 	GrantedAt time.Time
 }
 
-// Every key that was locked and is not yet forgotten by lock.unlock or lock.vacuum. The lock itself on the row engine, a directory of names on the advisory engine.
 type LockedKey struct {
-	Key int64
-	// The name that was locked first, for a key that was locked by name.
+	Key  int64
 	Name *string
-	// When the key was locked for the first time since it was last forgotten.
-	Ts time.Time
+	Ts   time.Time
 }
 
 // The migrations that this schema has been through, kept by the migrations themselves: goose's own table is named by its user.

@@ -51,21 +51,13 @@ create table if not exists lock.migration (
 comment on table lock.migration is
     'The migrations that this schema has been through, kept by the migrations themselves: goose''s own table is named by its user.';
 
-create table if not exists lock.chosen_engine (
-    engine  text collate "C"  not null,
-    constraint chosen_engine_pkey primary key (engine),
-    constraint chosen_engine_known check (engine in ('advisory', 'row'))
-);
-
-comment on table lock.chosen_engine is
-    'What key locks are made of here; one row, written by the first migration, never to be changed. Read it by lock.engine().';
-
+-- What key locks are made of here is chosen once. Nothing changes it afterwards: not this migration, applied again.
 -- +goose StatementBegin
 do $$
 declare
     wanted  text := nullif(current_setting('lock.engine', true), '');
 begin
-    if exists (select from lock.chosen_engine) then
+    if to_regprocedure('lock_internal.is_advisory()') is not null then
         return;
     end if;
     wanted := coalesce(wanted, case when version() like '%-YB-%' then 'row' else 'advisory' end);
@@ -78,10 +70,18 @@ begin
             using errcode = 'feature_not_supported',
                   hint = 'Leave lock.engine unset: YugabyteDB then gets row.';
     end if;
-    insert into lock.chosen_engine (engine) values (wanted) on conflict do nothing;
+    execute format(
+        'create function lock_internal.is_advisory() returns boolean language sql stable parallel safe as %L',
+        'select ' || (wanted = 'advisory')::text
+    );
 end;
 $$;
 -- +goose StatementEnd
+
+comment on function lock_internal.is_advisory() is
+    'Whether a key lock is an advisory lock here, and not a row. Written by the first migration, never to be changed.';
+
+revoke all on function lock_internal.is_advisory() from public;
 
 create table if not exists lock.forced_release (
     release_id   bigint            not null generated always as identity,
@@ -122,22 +122,16 @@ comment on table lock.finding is
 -- functions of common, migration, admin: written by make migration, not by hand
 
 -- file: sql/functions/common/engine.sql
--- +goose StatementBegin
 -- engine says what a key lock is made of in this database: 'advisory' (PostgreSQL) or 'row' (YugabyteDB).
 --
--- Declared immutable so that a plan folds it into a constant. That is sound because lock.chosen_engine is written once,
--- by the first migration, before any function that asks exists.
+-- lock_internal.is_advisory() is the choice: 'select true' or 'select false', written by the first migration, and so in no
+-- file. Both are stable and not immutable: a planner puts a stable function's text in its place, and calls an immutable one.
 create or replace function lock.engine()
 returns text
 language sql
-immutable
+stable
 parallel safe
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-    select chosen_engine.engine from lock.chosen_engine;
-$$;
--- +goose StatementEnd
+return case when lock_internal.is_advisory() then 'advisory' else 'row' end;
 
 comment on function lock.engine() is
     'What a key lock is made of in this database: advisory (PostgreSQL) or row (YugabyteDB). Chosen once, by the first migration.';
@@ -225,7 +219,7 @@ begin
              'Connect to the primary, for example with target_session_attrs=read-write.'),
             (yugabyte and engine = 'advisory',
              'error', 'engine', 'the first migration ran on PostgreSQL and chose the advisory engine, and this is YugabyteDB',
-             'Run the migrations in a new database here instead of restoring lock.chosen_engine from a dump.'),
+             'Run the migrations in a new database here instead of restoring schema lock_internal from a dump.'),
             (not yugabyte and engine = 'row',
              'warning', 'engine', 'the row engine on PostgreSQL: a second sharer of a new key waits for the first, and a lock costs a write',
              'Migrate a new database with lock.engine unset.'),
@@ -361,7 +355,7 @@ as $$
           'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources', 'drop_unused_leases'
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace
-      and pg_proc.proname = any (array['granted'])
+      and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key'])
     order by 1;
 $$;
 -- +goose StatementEnd
@@ -1167,7 +1161,7 @@ drop function if exists lock.engine();
 
 drop table if exists lock.finding;
 drop table if exists lock.forced_release;
-drop table if exists lock.chosen_engine;
+drop function if exists lock_internal.is_advisory();
 drop table if exists lock.migration;
 drop schema if exists lock_internal;
 drop schema if exists lock;

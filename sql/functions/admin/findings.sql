@@ -77,7 +77,7 @@ begin
              'Connect to the primary, for example with target_session_attrs=read-write.'),
             (yugabyte and engine = 'advisory',
              'error', 'engine', 'the first migration ran on PostgreSQL and chose the advisory engine, and this is YugabyteDB',
-             'Run the migrations in a new database here instead of restoring lock.chosen_engine from a dump.'),
+             'Run the migrations in a new database here instead of restoring schema lock_internal from a dump.'),
             (not yugabyte and engine = 'row',
              'warning', 'engine', 'the row engine on PostgreSQL: a second sharer of a new key waits for the first, and a lock costs a write',
              'Migrate a new database with lock.engine unset.'),
