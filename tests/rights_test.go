@@ -27,7 +27,7 @@ var operatorFunctions = strings.Fields(`
 
 // inlinedFunctions are internal, and called by functions that the planner puts into the caller's own statement; granted marks the roles.
 var inlinedFunctions = strings.Fields(`
-	granted
+	granted hold_key is_advisory try_key
 `)
 
 func TestRights(t *testing.T) {

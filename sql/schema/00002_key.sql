@@ -602,7 +602,7 @@ begin
             where forgotten.key = wanted
             for update skip locked
         );
-        return found;
+        return true;
     end if;
     delete from lock.locked_keys
     where locked_keys.key in (
@@ -623,9 +623,9 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.unlock(bigint) is
-    'Forgets a key; call it by the exclusive holder. Returns true when something goes with this transaction''s commit: the row of '
-    'lock.locked_keys on the row engine, the recorded name on the advisory engine. False when there is nothing, or another transaction holds '
-    'the key (or, for a sharer before PostgreSQL 17, waits for it). The lock itself ends with the transaction, not here, and calling unlock '
+    'Forgets a key; call it by the exclusive holder. Returns true when nothing of it is kept after this transaction''s commit: neither the row of '
+    'lock.locked_keys on the row engine, nor the recorded name on the advisory engine. False when another transaction holds the key (or, '
+    'for a sharer before PostgreSQL 17, waits for it), and on the row engine when it is not known. The lock itself ends with the transaction, not here, and calling unlock '
     'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
 revoke all on function lock.unlock(bigint) from public;
