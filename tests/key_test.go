@@ -784,14 +784,14 @@ func TestKeyIsLockedOnce(t *testing.T) {
 		super := e.sessionAs(t, e.super)
 		super.exec(`
 			create sequence public.number;
-			grant usage on sequence public.number to public;
+			grant all on sequence public.number to public;
 			create table public.thing (id bigint, name text);
 			insert into public.thing select n, 'thing ' || n from generate_series(1, 5) n;
 			create table public.guarded (id bigint, locked boolean default lock.try_exclusive(nextval('public.number')));
 			grant all on public.thing, public.guarded to public;
 			create function public.in_sql(key bigint) returns void language sql as 'select lock.exclusive(key)';
 			create function public.in_atomic(key bigint) returns boolean language sql return lock.try_exclusive(key);
-			create function public.in_plpgsql(key bigint) returns boolean language plpgsql as $$ begin perform lock.exclusive(key); return lock.try_shared(key); end $$;
+			create function public.in_plpgsql(key bigint) returns boolean language plpgsql as $$ begin perform lock.exclusive(key); return lock.try_exclusive(key); end $$;
 			create view public.view as select id from public.thing where lock.try_exclusive(id);
 			grant select on public.view to public`)
 		s := e.session(t)
