@@ -70,10 +70,11 @@ begin
             using errcode = 'feature_not_supported',
                   hint = 'Leave lock.engine unset: YugabyteDB then gets row.';
     end if;
-    execute format(
-        'create function lock_internal.is_advisory() returns boolean language sql stable parallel safe as %L',
-        'select ' || (wanted = 'advisory')::text
-    );
+    if wanted = 'advisory' then
+        create function lock_internal.is_advisory() returns boolean language sql stable parallel safe as 'select true';
+    else
+        create function lock_internal.is_advisory() returns boolean language sql stable parallel safe as 'select false';
+    end if;
 end;
 $$;
 -- +goose StatementEnd
