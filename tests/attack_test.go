@@ -175,8 +175,8 @@ func TestAttackByOneRight(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
 	owner, thief := e.sessionAs(t, e.owner), outsider(t, e)
-	owner.exec("grant usage on schema lock to locks_outsider; grant execute on function lock.engine() to locks_outsider")
-	thief.exec("select lock.engine()")
+	owner.exec("grant usage on schema lock to locks_outsider; grant execute on function lock.key(text) to locks_outsider")
+	thief.exec("select lock.key('a')")
 	owner.exec("select lock_internal.end_migration((select max(number) from lock.migration), 'up')")
 	thief.fails("42501", "select lock.acquire_mutex('m')")
 }
