@@ -2,7 +2,7 @@
 --
 -- PostgreSQL puts the body into the caller's statement, so a lock that is free costs one try. hold_key does all the rest: it
 -- waits, records the name, raises the errors, and is the row engine. A try does not overtake: the lock manager refuses it when
--- somebody who waits conflicts. lock_internal.advisory_key and lock_internal.hash are written out here: each would cost planning.
+-- somebody who waits conflicts. What lock_internal.key_of does is written out here, because each call would cost planning.
 create or replace function lock.exclusive(
     key  bigint
 )
