@@ -155,7 +155,11 @@ func requestFuzz(t *testing.T, e *env, rounds int) string {
 		producers.Go(func() {
 			for n := 0; n < rounds && violation.Load() == nil; n++ {
 				produce()
-				requestOutstanding(e.admin, 60)
+				holdsWithin(perseverance, func() bool {
+					var left int
+					err := e.admin.QueryRow(ctx, "select count(*) from lock.request where settled_at is null").Scan(&left)
+					return err == nil && left <= 60 || violation.Load() != nil
+				})
 			}
 		})
 	}
