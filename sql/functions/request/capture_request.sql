@@ -29,7 +29,7 @@ as $$
 declare
     isolation  text := current_setting('transaction_isolation');
     candidate  record;
-    met        text[] := '{}';
+    met        text[] := array[]::text[];
     taken      bigint[];
 begin
     if capture_request.process_id is null or capture_request.after is null then
@@ -41,7 +41,7 @@ begin
     end if;
     perform lock_internal.check_primary();
     if lock_internal.is_yugabyte() and to_regproc('yb_get_effective_transaction_isolation_level') is not null then
-        execute 'select yb_get_effective_transaction_isolation_level()' into isolation;
+        execute format('select %s()', to_regproc('yb_get_effective_transaction_isolation_level')) into isolation;
     end if;
     if isolation not in ('read committed', 'read uncommitted') then
         raise exception 'requests are captured under READ COMMITTED, and this transaction is %', upper(isolation)
