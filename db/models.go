@@ -222,26 +222,23 @@ type Request struct {
 	Message *string
 	// How often it was settled or put back; a worker's rollback or death does not count.
 	Attempts int32
-	// Whether the entity is found in the queue by this request; the others follow it. Kept by lock_internal.add_request, lock.capture_request and lock.settle_request.
-	Head bool
 	// Put back to be tried again not before this time; its entity waits as long. Null: at once.
 	AvailableAt *time.Time
-	CreatedAt   time.Time
+	// Set by the trigger that checks a new request. Leave it out: a new request that comes with it is taken as checked, and wakes nobody.
+	CreatedAt time.Time
 	// When it was captured by the worker that settled it.
 	StartedAt *time.Time
 	SettledAt *time.Time
+	// Whether it ended in error. Indexed in place of the status, so that capturing a request, which changes that, changes no index.
+	Failed bool
 }
 
 // Internal: what is captured and not yet settled. Rows live inside one worker's transaction, and are never committed.
 type RequestBatch struct {
+	ProcessID  pgtype.UUID
 	QueueID    string
 	EntityID   string
-	ProcessID  pgtype.UUID
 	RequestIds []int64
-	// The entity's heads that the worker has locked.
-	Heads []int64
-	// Those of them that no open producer counts on, so that they can be taken off the queue.
-	Free []int64
 }
 
 // Internal: always empty. A line of lock.request_batch refers to it at commit, and so cannot be committed.
