@@ -61,7 +61,7 @@ type TaskOptions struct {
 	Owner    string        // who captures, for people to read. Default: a random name.
 	Poll     time.Duration // the longest sleep of an idle worker, even when nobody wakes it. Default: 30 s.
 	Blind    time.Duration // the longest sleep where notifications do not arrive, and, as nobody announces them, for workers that capture done tasks. Default: 1 s.
-	OnError  func(error)   // told of every error that the loop survives, such as a lost connection; may be called by two goroutines at once. Default: nobody is.
+	OnError  func(error)   // told of every error that the loop survives, such as a lost connection. Default: nobody is.
 }
 
 // WorkTasks captures tasks of a queue, has work do them, settles them and captures the next, until ctx ends (it returns ctx's
@@ -99,7 +99,8 @@ func WorkTasks(ctx context.Context, pool *pgxpool.Pool, queueID string, opts *Ta
 		}
 	}
 	err := wake.Watch(ctx, pool, wake.Tasks, queueID, wake.Options{Poll: w.Poll, Blind: w.Blind, OnError: w.OnError}, w.look)
-	// Watch ends only between two batches, or when the last one could not be settled for good.
+	// Watch ends between two looks: a batch may have been captured and not worked on, or worked on and not settled.
+	w.do(ctx)
 	if len(w.ids) > 0 {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
@@ -116,11 +117,17 @@ type taskWorker struct {
 	queueID string
 	work    func(ctx context.Context, tasks []db.Task) []error
 
+	tasks []db.Task // the last batch, until it is worked on
+
 	// The results of the last batch, until they are settled.
 	ids      []string
 	attempts []int64
 	results  []string
 	delays   []time.Duration
+
+	since   *time.Time    // nothing is left that was available before, as far as the last batch says
+	began   time.Time     // when the queue was last looked through from the beginning
+	lasted  time.Duration // and for how long
 
 	asked time.Time     // when next was last called
 	took  time.Duration // and for how long
@@ -137,6 +144,7 @@ func (w *taskWorker) params() db.SettleAndCaptureParams {
 	return db.SettleAndCaptureParams{
 		Ids: notNil(w.ids), Attempts: notNil(w.attempts), Results: notNil(w.results), Delays: notNil(w.delays),
 		Max: int32(min(max(w.Max, 0), 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner,
+		Since: w.since,
 	}
 }
 
@@ -148,25 +156,61 @@ func notNil[T any](list []T) []T {
 	return list
 }
 
-// look settles the last batch and captures the next, in one call.
+// look works on the last batch, settles it and captures the next, in one call.
 func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
+	w.do(ctx)
 	if ctx.Err() != nil {
 		return false, 0, ctx.Err()
 	}
+	if err := w.capture(ctx); err != nil {
+		return false, 0, err
+	}
+	if len(w.tasks) > 0 {
+		w.stuck = 0
+		return true, 0, nil
+	}
+	due, err := w.next(ctx)
+	return false, due, err
+}
+
+// capture settles the last batch and captures the next: from where the last one ended when that was full, but once a second, and whenever that
+// finds nothing, from the beginning. Under an old snapshot a look from the beginning can take long, and then it comes less often.
+func (w *taskWorker) capture(ctx context.Context) (err error) {
 	// When ctx ends during the call, the tasks are captured all the same, and somebody has to know.
 	calling, cancel := outlive(ctx)
 	defer cancel()
-	tasks, err := w.q.SettleAndCapture(calling, w.params())
-	cancel()
-	if err != nil {
-		return false, 0, err
+	if time.Since(w.began) >= max(time.Second, 20*w.lasted) {
+		w.since = nil
 	}
-	w.ids, w.attempts, w.results, w.delays = w.ids[:0], w.attempts[:0], w.results[:0], w.delays[:0]
+	for {
+		began, mark := time.Now(), w.since
+		if w.tasks, err = w.q.SettleAndCapture(calling, w.params()); err != nil {
+			return err
+		}
+		w.ids, w.attempts, w.results, w.delays = w.ids[:0], w.attempts[:0], w.results[:0], w.delays[:0]
+		w.since = nil
+		if mark == nil {
+			w.began, w.lasted = began, time.Since(began)
+		} else if len(w.tasks) == 0 {
+			continue
+		}
+		if n := len(w.tasks); n > 0 && n == w.Max {
+			// Where there was a task that may have timed out there may be more, which only a look from the beginning finds.
+			if last := w.tasks[n-1]; last.Attempt == 1 || last.Timeout == nil {
+				w.since = &last.AvailableAt
+			}
+		}
+		return nil
+	}
+}
+
+// do works on the batch that was captured.
+func (w *taskWorker) do(ctx context.Context) {
+	tasks := w.tasks
 	if len(tasks) == 0 {
-		due, err := w.next(ctx)
-		return false, due, err
+		return
 	}
-	w.stuck = 0
+	w.tasks = nil
 	errs := w.work(ctx, tasks)
 	if errs != nil && len(errs) != len(tasks) {
 		panic(fmt.Sprintf("locks: work returned %d errors for %d tasks", len(errs), len(tasks)))
@@ -183,7 +227,6 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 		w.ids, w.attempts = append(w.ids, task.ID), append(w.attempts, task.Attempt)
 		w.results, w.delays = append(w.results, string(result)), append(w.delays, delay)
 	}
-	return true, 0, nil
 }
 
 // outlive is ctx, ended a while later.

@@ -1,8 +1,7 @@
 -- start_idling lists a worker that listens and has nothing to do, so that producers notify it; it must be committed at once.
 --
--- Producers hold no lock on a line of the list, and workers touch only their own and, once when they are new and skipping
--- what is locked, those of any queue that died an hour ago. A line keeps its place in the table when it changes (no index has until), so coming and going leaves
--- no dead index entries behind.
+-- Producers lock no line of the list. Workers touch their own, and, when they are new, those of workers that died an hour ago,
+-- skipping what is locked.
 create or replace function lock.start_idling(
     channel   text,
     queue_id  text,
@@ -33,8 +32,8 @@ begin
     on conflict on constraint idle_worker_pkey do update
     set until = excluded.until;
     delete from lock.idle_worker
-    where (idle_worker.channel, idle_worker.queue_id, idle_worker.worker) in (
-        select gone.channel, gone.queue_id, gone.worker
+    where (idle_worker.worker, idle_worker.channel, idle_worker.queue_id) in (
+        select gone.worker, gone.channel, gone.queue_id
         from lock.idle_worker as gone
         where gone.until < clock_timestamp() - interval '1 hour'
         for update skip locked
@@ -44,8 +43,9 @@ $$;
 
 comment on function lock.start_idling(text, text, text, interval) is
     'Lists a worker as idle for lasting, so that producers of the queue notify channel, with the queue''s id as payload. For writers of '
-    'workers: (1) listen; (2) start_idling, committed; (3) lock.producers; (4) look for work once more; sleep until a notification, until '
-    'less than lasting is over, or until the producers of step 3 are gone, and look again. A worker that dies costs its queue needless '
-    'notifications for lasting, nothing else. Never waits for producers. Errors: 22004 null, 22023 empty or too long, or a bad interval.';
+    'workers: (1) listen; (2) start_idling, committed; (3) lock.open_transactions, committed; (4) look for work once more; sleep until a '
+    'notification or until less than lasting is over, and, in growing pauses, ask whether one of the transactions of step 3 is gone; look '
+    'again. A worker that dies costs its queue needless notifications for lasting, nothing else. Never waits for producers. '
+    'Errors: 22004 null, 22023 empty or too long, or a bad interval.';
 
 revoke all on function lock.start_idling(text, text, text, interval) from public;
