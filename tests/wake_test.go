@@ -59,6 +59,7 @@ type queryLog struct {
 
 type loggedQuery struct {
 	sql   string
+	args  []any
 	ended bool
 	rows  int64
 }
@@ -82,7 +83,7 @@ type loggedKey struct{}
 func (l *queryLog) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	query := &loggedQuery{sql: data.SQL}
+	query := &loggedQuery{sql: data.SQL, args: data.Args}
 	l.queries = append(l.queries, query)
 	if pid := conn.PgConn().PID(); strings.HasPrefix(data.SQL, "listen ") && !slices.Contains(l.listeners, pid) {
 		l.listeners = append(l.listeners, pid)
@@ -691,71 +692,78 @@ func TestWakeWatch(t *testing.T) {
 		producer.exec("commit")
 		eventually(t, "the first producer's job is taken", func() bool { return took.Load() == 2 })
 	})
-	t.Run("stays listed over a short break and is taken off for long work", func(t *testing.T) {
+	t.Run("is off the list when it is called again after a look that found work", func(t *testing.T) {
 		t.Parallel()
 		e, owner := wakeEnv(t)
-		hold := make(chan struct{})
-		started := make(chan struct{}, 1)
-		wakeWorker(t, e.pool, "q", hour, func(int64) { started <- struct{}{}; <-hold })
-		release := sync.OnceFunc(func() { close(hold) })
-		t.Cleanup(release)
-		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
-		_, err := owner.Exec(ctx, "select produce('q')")
-		must(t, err)
-		eventually(t, "the work begins", func() bool { return len(started) == 1 })
-		eventually(t, "the busy worker is taken off the list", func() bool { return wakeIdlers(t, e, "q") == 0 })
-		release()
-		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
-	})
-	t.Run("takes workers off the list while the pool is used up", func(t *testing.T) {
-		t.Parallel()
-		e, owner := wakeEnv(t)
-		pool := openPool(t, e.url, 1)
-		complaint := make(chan error, 100)
-		opts := wake.Options{Poll: time.Hour, OnError: func(err error) { complaint <- err }}
-		holding, hold := make(chan struct{}, 1), make(chan struct{})
-		release := sync.OnceFunc(func() { close(hold) })
-		t.Cleanup(release)
 		inner, cancel := context.WithCancel(ctx)
 		t.Cleanup(cancel)
 		ended := make(chan error, 1)
+		var worked, told bool
 		go func() {
-			ended <- wake.Watch(inner, pool, wake.Tasks, "long", opts, func(ctx context.Context) (found bool, due time.Duration, err error) {
-				err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-					tag, err := tx.Exec(ctx, "delete from job where queue_id = 'long'")
-					if found = tag.RowsAffected() > 0; found {
-						holding <- struct{}{}
-						<-hold
-					}
-					return err
-				})
-				return found, 0, err
+			ended <- wake.Watch(inner, e.pool, wake.Tasks, "q", hour, func(ctx context.Context) (bool, time.Duration, error) {
+				if told { // This look is the long work of the last one.
+					worked = holdsWithin(patience, func() bool { return wakeIdlers(t, e, "q") == 0 })
+					cancel()
+					return true, 0, nil
+				}
+				tag, err := e.pool.Exec(ctx, "delete from job where queue_id = 'q'")
+				told = err == nil && tag.RowsAffected() > 0
+				return told, 0, err
 			})
 		}()
-		stop := wakeWorker(t, pool, "idle", opts, func(int64) {})
-		for _, queue := range []string{"long", "idle"} {
-			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, queue) == 1 })
-		}
-		_, err := owner.Exec(ctx, "select produce('long')")
+		eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, "q") == 1 })
+		_, err := owner.Exec(ctx, "select produce('q')")
 		must(t, err)
-		eventually(t, "the long work begins", func() bool { return len(holding) == 1 })
-		eventually(t, "the busy worker is taken off the list", func() bool { return wakeIdlers(t, e, "long") == 0 })
-		stop()
-		if n := wakeIdlers(t, e, "idle"); n != 0 {
-			t.Error("the ended worker is still listed")
-		}
-		release()
-		cancel()
 		select {
 		case err := <-ended:
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("Watch: %v", err)
 			}
-		case <-time.After(patience):
-			t.Fatal("Watch does not end with its context")
+		case <-time.After(2 * patience):
+			t.Fatal("it was not woken")
 		}
-		if len(complaint) > 0 {
-			t.Errorf("complaint: %v", <-complaint)
+		if !worked {
+			t.Error("the busy worker stays on the list")
+		}
+	})
+	// breaks is how often a worker lists itself that finds work whenever it looks twice.
+	breaks := func(t *testing.T, opts wake.Options) (listed int) {
+		e, owner := wakeEnv(t)
+		pool, queries := openLogged(t, e.url, 4)
+		inner, cancel := context.WithCancel(ctx)
+		defer cancel()
+		looks := 0
+		err := wake.Watch(inner, pool, wake.Tasks, "q", opts, func(ctx context.Context) (bool, time.Duration, error) {
+			if looks++; looks > 200 {
+				cancel()
+				return false, 0, ctx.Err()
+			}
+			tag, err := pool.Exec(ctx, "delete from job where queue_id = 'q'")
+			if err == nil && tag.RowsAffected() == 0 {
+				_, err = owner.Exec(ctx, "select produce('q')")
+			}
+			return err == nil && tag.RowsAffected() > 0, 0, err
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("Watch: %v", err)
+		}
+		for _, sql := range queries.since(0) {
+			if strings.HasPrefix(sql, "-- name: StartIdling ") {
+				listed++
+			}
+		}
+		return listed
+	}
+	t.Run("steady work lists nobody, so that producers do not notify", func(t *testing.T) {
+		t.Parallel()
+		if n := breaks(t, wake.Options{Poll: time.Hour, Linger: time.Second}); n > 1 {
+			t.Errorf("it listed itself %d times", n)
+		}
+	})
+	t.Run("the checker catches a worker that lists itself at every break", func(t *testing.T) {
+		t.Parallel()
+		if n := breaks(t, wake.Options{Poll: time.Hour, Linger: time.Nanosecond}); n < 50 {
+			t.Errorf("it listed itself only %d times", n)
 		}
 	})
 	t.Run("ends with an error that no pause mends", func(t *testing.T) {

@@ -581,7 +581,6 @@ security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
-set enable_sort = off
 as $$
 declare
     wanted   text;
@@ -638,9 +637,6 @@ security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
-set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 declare
     before  timestamptz;
@@ -871,6 +867,7 @@ begin
     from (
         select listed.id, listed.attempt, listed.status, listed.delay
         from unnest(settle.ids, settle.attempts, settle.results, settle.delays) as listed(id, attempt, status, delay)
+        where octet_length(listed.id) & 0 = 0  -- always, so that the list is taken for short, and each id is looked up by the primary key
         order by listed.id
     ) as result
     where task.queue_id = settle.queue_id

@@ -58,6 +58,7 @@ begin
     from (
         select listed.id, listed.attempt, listed.status, listed.delay
         from unnest(settle.ids, settle.attempts, settle.results, settle.delays) as listed(id, attempt, status, delay)
+        where octet_length(listed.id) & 0 = 0  -- always, so that the list is taken for short, and each id is looked up by the primary key
         order by listed.id
     ) as result
     where task.queue_id = settle.queue_id
