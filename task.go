@@ -125,9 +125,9 @@ type taskWorker struct {
 	results  []string
 	delays   []time.Duration
 
-	since   *time.Time    // nothing is left that was available before, as far as the last batch says
-	began   time.Time     // when the queue was last looked through from the beginning
-	lasted  time.Duration // and for how long
+	since  *time.Time    // where the last batch ended; nil: look from the beginning
+	began  time.Time     // when it last looked from the beginning
+	lasted time.Duration // and for how long
 
 	asked time.Time     // when next was last called
 	took  time.Duration // and for how long
@@ -173,35 +173,31 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 	return false, due, err
 }
 
-// capture settles the last batch and captures the next: from where the last one ended when that was full, but once a second, and whenever that
-// finds nothing, from the beginning. Under an old snapshot a look from the beginning can take long, and then it comes less often.
+// capture settles the last batch and captures the next: from where the last one ended when that was full, and else, and once a second, from
+// the beginning. Under an old snapshot a look from the beginning can take long, and then it comes less often.
 func (w *taskWorker) capture(ctx context.Context) (err error) {
 	// When ctx ends during the call, the tasks are captured all the same, and somebody has to know.
 	calling, cancel := outlive(ctx)
 	defer cancel()
-	if time.Since(w.began) >= max(time.Second, 20*w.lasted) {
+	began := time.Now()
+	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) {
 		w.since = nil
 	}
-	for {
-		began, mark := time.Now(), w.since
-		if w.tasks, err = w.q.SettleAndCapture(calling, w.params()); err != nil {
-			return err
-		}
-		w.ids, w.attempts, w.results, w.delays = w.ids[:0], w.attempts[:0], w.results[:0], w.delays[:0]
-		w.since = nil
-		if mark == nil {
-			w.began, w.lasted = began, time.Since(began)
-		} else if len(w.tasks) == 0 {
-			continue
-		}
-		if n := len(w.tasks); n > 0 && n == w.Max {
-			// Where there was a task that may have timed out there may be more, which only a look from the beginning finds.
-			if last := w.tasks[n-1]; last.Attempt == 1 || last.Timeout == nil {
-				w.since = &last.AvailableAt
-			}
-		}
-		return nil
+	if w.tasks, err = w.q.SettleAndCapture(calling, w.params()); err != nil {
+		return err
 	}
+	w.ids, w.attempts, w.results, w.delays = w.ids[:0], w.attempts[:0], w.results[:0], w.delays[:0]
+	if w.since == nil {
+		w.began, w.lasted = began, time.Since(began)
+	}
+	w.since = nil
+	if n := len(w.tasks); n > 0 && n == w.Max {
+		// Where one may have timed out there may be more, which only a look from the beginning finds.
+		if last := w.tasks[n-1]; last.Attempt == 1 || last.Timeout == nil {
+			w.since = &last.AvailableAt
+		}
+	}
+	return nil
 }
 
 // do works on the batch that was captured.

@@ -45,6 +45,7 @@ const (
 		end $$;
 		create or replace function produce(queue text) returns void language sql as $$
 			select lock_internal.wake('lock_task', queue);
+			select count(*) from generate_series(1, 10000); -- a wider gap is hit sooner
 			insert into job (queue_id) values (queue);
 		$$`
 	wakeAsksNobody = `create or replace function lock.open_transactions(among bigint[] default null) returns setof bigint language sql as ''`
@@ -514,7 +515,7 @@ func TestWakeProtocol(t *testing.T) {
 		holder.exec("select")
 		answers(holder, false, "select lock.stop_idling('lock_task', 'q', 'w')")
 		_, err := e.admin.Exec(ctx, `do $$ begin
-			for n in 1..3000 loop
+			for n in 1..10000 loop
 				perform lock.start_idling('lock_task', 'q', 'w', '1 microsecond');
 				commit;
 			end loop;
