@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks"
@@ -326,6 +328,61 @@ func TestTaskCost(t *testing.T) {
 	super := e.sessionAs(t, e.super)
 	if n := buffers(super, "select * from lock.task where payload = '1'"); n < rows/100 {
 		t.Errorf("a scan of everything touches only %d buffers", n)
+	}
+}
+
+// A plan that is made for one call alone names its values.
+func TestTaskPlans(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "auto_explain's output is another")
+	// anew counts the statements with a plan of the primary key, and those of them that were planned for one call.
+	anew := func(t *testing.T, e *env) (keyed, planned int) {
+		t.Helper()
+		config, err := pgx.ParseConfig(e.super)
+		must(t, err)
+		config.OnNotice = func(_ *pgconn.PgConn, notice *pgconn.Notice) {
+			if strings.Contains(notice.Message, "using task_pkey") {
+				keyed++
+				if strings.Contains(notice.Message, "queue_id = 'default'") {
+					planned++
+				}
+			}
+		}
+		conn, err := pgx.ConnectConfig(ctx, config)
+		must(t, err)
+		defer conn.Close(ctx)
+		if _, err := conn.Exec(ctx, "load 'auto_explain'"); err != nil {
+			t.Skipf("auto_explain is not installed: %v", err)
+		}
+		for _, sql := range []string{
+			"set auto_explain.log_min_duration = 0", "set auto_explain.log_nested_statements = on", "set client_min_messages = log",
+			"select lock.create_tasks(array(select 'task ' || n from generate_series(1, 100) n))",
+		} {
+			_, err = conn.Exec(ctx, sql)
+			must(t, err)
+		}
+		keyed, planned = 0, 0
+		for range 10 {
+			_, err = conn.Exec(ctx, "with c as materialized (select * from lock.capture(3)) select lock.settle_and_capture(array_agg(id), array_agg(attempt), array_agg('done'::text), 2) from c")
+			must(t, err)
+		}
+		return keyed, planned
+	}
+	t.Run("capturing and settling are planned once", func(t *testing.T) {
+		t.Parallel()
+		if keyed, planned := anew(t, open(t, advisory)); keyed < 30 || planned > 0 {
+			t.Errorf("%d of %d statements were planned for one call", planned, keyed)
+		}
+	})
+	for _, function := range []string{"capture", "settle"} {
+		t.Run("the checker catches a "+function+" that is not", func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			mutate(t, e, function, " SET plan_cache_mode TO 'force_generic_plan'\n", "")
+			if keyed, planned := anew(t, e); keyed < 30 || planned == 0 {
+				t.Errorf("%d of %d statements were planned for one call", planned, keyed)
+			}
+		})
 	}
 }
 

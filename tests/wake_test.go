@@ -48,7 +48,7 @@ const (
 			select count(*) from generate_series(1, 10000); -- a wider gap is hit sooner
 			insert into job (queue_id) values (queue);
 		$$`
-	wakeAsksNobody = `create or replace function lock.open_transactions(among bigint[] default null) returns setof bigint language sql as ''`
+	wakeAsksNobody = `create or replace function lock.open_transactions(among bigint[] default null) returns setof bigint language sql as 'select 0::bigint where false'`
 )
 
 // A queryLog is a tracer that keeps what the connections of a pool, and the listener beside it, were asked.
