@@ -1,17 +1,14 @@
 -- +goose Up
 select lock_internal.start_migration(8, 'up');
 
+-- Whoever asks for lines asks for those that count: so dead entries, which an old snapshot keeps, are read for as long as a line lasts at most.
 create table if not exists lock.idle_worker (
     channel   text collate "C"  not null,
     queue_id  text collate "C"  not null,
     worker    text collate "C"  not null,
     until     timestamptz       not null,
-    constraint idle_worker_pkey primary key (worker, channel, queue_id)
+    constraint idle_worker_pkey primary key (channel, queue_id, until, worker)
 );
-
--- With until, so that lines that ended under an old snapshot, and cannot be removed, are no work for producers. The primary key
--- begins with another column, which leaves their look no choice.
-create index if not exists idle_worker_channel_queue_id_until_idx on lock.idle_worker (channel, queue_id, until);
 
 comment on table lock.idle_worker is
     'Workers that listen and have nothing to do: their producers notify them. Worth nothing after a crash.';
@@ -83,8 +80,8 @@ revoke all on function lock.open_transactions(bigint[]) from public;
 -- +goose StatementBegin
 -- start_idling lists a worker that listens and has nothing to do, so that producers notify it; it must be committed at once.
 --
--- Producers lock no line of the list. Workers touch their own, and, when they are new, those of workers that died an hour ago,
--- skipping what is locked.
+-- Producers lock no line of the list, and workers only their own. One that goes on idling takes away what workers that died an
+-- hour ago have left, and skips what is locked.
 create or replace function lock.start_idling(
     channel   text,
     queue_id  text,
@@ -97,28 +94,30 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    moment  constant timestamptz := clock_timestamp();
 begin
     perform lock_internal.check_id(start_idling.channel, 'channel');
     perform lock_internal.check_id(start_idling.queue_id, 'queue_id');
     perform lock_internal.check_id(start_idling.worker, 'worker');
     perform lock_internal.check_interval(start_idling.lasting, 'lasting', false);
     update lock.idle_worker
-    set until = clock_timestamp() + start_idling.lasting
+    set until = moment + start_idling.lasting
     where idle_worker.channel = start_idling.channel
       and idle_worker.queue_id = start_idling.queue_id
-      and idle_worker.worker = start_idling.worker;
-    if found then
+      and idle_worker.worker = start_idling.worker
+      and idle_worker.until > moment;
+    if not found then
+        insert into lock.idle_worker (channel, queue_id, worker, until)
+        values (start_idling.channel, start_idling.queue_id, start_idling.worker, moment + start_idling.lasting)
+        on conflict on constraint idle_worker_pkey do nothing;
         return;
     end if;
-    insert into lock.idle_worker (channel, queue_id, worker, until)
-    values (start_idling.channel, start_idling.queue_id, start_idling.worker, clock_timestamp() + start_idling.lasting)
-    on conflict on constraint idle_worker_pkey do update
-    set until = excluded.until;
     delete from lock.idle_worker
-    where (idle_worker.worker, idle_worker.channel, idle_worker.queue_id) in (
-        select gone.worker, gone.channel, gone.queue_id
+    where (idle_worker.channel, idle_worker.queue_id, idle_worker.until, idle_worker.worker) in (
+        select gone.channel, gone.queue_id, gone.until, gone.worker
         from lock.idle_worker as gone
-        where gone.until < clock_timestamp() - interval '1 hour'
+        where gone.until < moment - interval '1 hour'
         for update skip locked
     );
 end;
@@ -148,16 +147,17 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    moment  constant timestamptz := clock_timestamp();
 begin
     perform lock_internal.check_id(stop_idling.channel, 'channel');
     perform lock_internal.check_id(stop_idling.queue_id, 'queue_id');
     perform lock_internal.check_id(stop_idling.worker, 'worker');
-    update lock.idle_worker
-    set until = clock_timestamp()
+    delete from lock.idle_worker
     where idle_worker.channel = stop_idling.channel
       and idle_worker.queue_id = stop_idling.queue_id
       and idle_worker.worker = stop_idling.worker
-      and idle_worker.until > clock_timestamp();
+      and idle_worker.until > moment;
     return found;
 end;
 $$;

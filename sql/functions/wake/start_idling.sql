@@ -1,7 +1,7 @@
 -- start_idling lists a worker that listens and has nothing to do, so that producers notify it; it must be committed at once.
 --
--- Producers lock no line of the list. Workers touch their own, and, when they are new, those of workers that died an hour ago,
--- skipping what is locked.
+-- Producers lock no line of the list, and workers only their own. One that goes on idling takes away what workers that died an
+-- hour ago have left, and skips what is locked.
 create or replace function lock.start_idling(
     channel   text,
     queue_id  text,
@@ -14,28 +14,30 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    moment  constant timestamptz := clock_timestamp();
 begin
     perform lock_internal.check_id(start_idling.channel, 'channel');
     perform lock_internal.check_id(start_idling.queue_id, 'queue_id');
     perform lock_internal.check_id(start_idling.worker, 'worker');
     perform lock_internal.check_interval(start_idling.lasting, 'lasting', false);
     update lock.idle_worker
-    set until = clock_timestamp() + start_idling.lasting
+    set until = moment + start_idling.lasting
     where idle_worker.channel = start_idling.channel
       and idle_worker.queue_id = start_idling.queue_id
-      and idle_worker.worker = start_idling.worker;
-    if found then
+      and idle_worker.worker = start_idling.worker
+      and idle_worker.until > moment;
+    if not found then
+        insert into lock.idle_worker (channel, queue_id, worker, until)
+        values (start_idling.channel, start_idling.queue_id, start_idling.worker, moment + start_idling.lasting)
+        on conflict on constraint idle_worker_pkey do nothing;
         return;
     end if;
-    insert into lock.idle_worker (channel, queue_id, worker, until)
-    values (start_idling.channel, start_idling.queue_id, start_idling.worker, clock_timestamp() + start_idling.lasting)
-    on conflict on constraint idle_worker_pkey do update
-    set until = excluded.until;
     delete from lock.idle_worker
-    where (idle_worker.worker, idle_worker.channel, idle_worker.queue_id) in (
-        select gone.worker, gone.channel, gone.queue_id
+    where (idle_worker.channel, idle_worker.queue_id, idle_worker.until, idle_worker.worker) in (
+        select gone.channel, gone.queue_id, gone.until, gone.worker
         from lock.idle_worker as gone
-        where gone.until < clock_timestamp() - interval '1 hour'
+        where gone.until < moment - interval '1 hour'
         for update skip locked
     );
 end;
