@@ -29,7 +29,24 @@ const wakeTable = `create table job (id bigint generated always as identity prim
 	create function produce(queue text) returns void language sql as $$
 		insert into job (queue_id) values (queue);
 		select lock_internal.wake('lock_task', queue);
-	$$`
+	$$;
+	create function wake_first() returns trigger language plpgsql as $$ begin perform lock_internal.wake('lock_task', new.queue_id); return new; end $$;
+	create table incoming (queue_id text);
+	create trigger wake_first before insert on incoming for each row execute function wake_first();
+	create function wake_job() returns trigger language plpgsql as $$ begin insert into job (queue_id) values (new.queue_id); return null; end $$;
+	create trigger wake_job after insert on incoming for each row execute function wake_job();
+	create function produce_within(queue text) returns void language plpgsql as $$
+	begin
+		begin
+			perform produce(queue);
+		exception when others then
+			raise;
+		end;
+	end $$`
+
+// wakeProducers are the ways in which one job is made: by a call, in a subtransaction, and by triggers, the first of which wakes before
+// anything is written.
+var wakeProducers = []string{"select produce($1)", "select produce_within($1)", "insert into incoming values ($1)"}
 
 // What everybody writes first: a producer that looks who idles before its transaction has an id, and a worker that does not ask
 // whose transactions are open.
@@ -213,7 +230,29 @@ func wakeSleepsOn(t *testing.T, e *env, queue string) bool {
 	return !holdsWithin(3*time.Second, gone)
 }
 
-// wakeRounds lets workers go idle and producers commit at the same time, and counts the commits that nobody woke up for: jobs that
+// wakeBystander writes in transactions of some milliseconds that make no work, until the returned function ends it.
+func wakeBystander(t *testing.T, owner *pgxpool.Pool) (stop func()) {
+	inner, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for inner.Err() == nil {
+			err := pgx.BeginFunc(inner, owner, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(inner, "select pg_current_xact_id()"); err != nil {
+					return err
+				}
+				return wake.Sleep(inner, rand.N(20*time.Millisecond))
+			})
+			if err != nil && inner.Err() == nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// wakeRounds lets workers go idle and producers commit at the same time, beside transactions of others, and counts the commits that nobody woke up for: jobs that
 // wait for late after their commit, and on (see wakeSleepsOn), or that nobody takes for as long as patience in any case.
 func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, late time.Duration) (lost int64) {
 	t.Helper()
@@ -228,6 +267,7 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, late time
 		for began, pause := time.Now(), rand.N(span); time.Since(began) < pause; {
 		}
 	}
+	defer wakeBystander(t, owner)()
 	var wg sync.WaitGroup
 	var losses atomic.Int64
 	for n := range queues {
@@ -255,17 +295,17 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, late time
 					if rand.N(4) == 0 {
 						// What is rolled back takes its lock and its notification along.
 						err := pgx.BeginFunc(ctx, tx, func(inner pgx.Tx) error {
-							_, err := inner.Exec(ctx, "select produce($1)", queue)
+							_, err := inner.Exec(ctx, wakeProducers[rand.N(len(wakeProducers))], queue)
 							return errors.Join(err, errors.New("roll back"))
 						})
 						if !strings.Contains(err.Error(), "roll back") {
 							return err
 						}
 					}
-					_, err := tx.Exec(ctx, "select produce($1)", queue)
+					_, err := tx.Exec(ctx, wakeProducers[rand.N(len(wakeProducers))], queue)
 					if err == nil && rand.N(4) == 0 {
 						made++
-						_, err = tx.Exec(ctx, "select produce($1)", queue)
+						_, err = tx.Exec(ctx, wakeProducers[rand.N(len(wakeProducers))], queue)
 					}
 					dwell()
 					return err
@@ -729,6 +769,41 @@ func TestWakeWatch(t *testing.T) {
 		eventually(t, "the second producer's job is taken", func() bool { return took.Load() == 1 })
 		producer.exec("commit")
 		eventually(t, "the first producer's job is taken", func() bool { return took.Load() == 2 })
+	})
+	t.Run("waits for a producer that is prepared, and asks seldom", func(t *testing.T) {
+		t.Parallel()
+		e, owner := wakeEnv(t)
+		producer := e.sessionAs(t, e.owner)
+		producer.exec("begin")
+		producer.exec("select produce('q')")
+		gid := fmt.Sprintf("locks_wake_%d", time.Now().UnixNano())
+		if _, err := producer.conn.Exec(ctx, "prepare transaction '"+gid+"'"); code(err) == "55000" {
+			t.Skip("the server has no prepared transactions")
+		} else {
+			must(t, err)
+		}
+		t.Cleanup(func() { owner.Exec(ctx, "rollback prepared '"+gid+"'") })
+		var took atomic.Int64
+		pool, queries := openLogged(t, e.url, 4)
+		wakeWorker(t, pool, "q", hour, func(n int64) { took.Add(n) })
+		asks := func(from int) (n int) {
+			for _, sql := range queries.since(from) {
+				if strings.HasPrefix(sql, "-- name: OpenTransactions ") {
+					n++
+				}
+			}
+			return n
+		}
+		// By then the pauses are as long as they get: a second.
+		eventually(t, "it has asked for some seconds", func() bool { return asks(0) > 12 })
+		from, began := queries.count(), time.Now()
+		eventually(t, "it asks again", func() bool { return asks(from) > 2 })
+		if since := time.Since(began); since < time.Second {
+			t.Errorf("three questions in %v", since)
+		}
+		_, err := owner.Exec(ctx, "commit prepared '"+gid+"'")
+		must(t, err)
+		eventually(t, "the job is taken", func() bool { return took.Load() == 1 })
 	})
 	t.Run("is off the list when it is called again after a look that found work", func(t *testing.T) {
 		t.Parallel()

@@ -204,7 +204,7 @@ func (s *Server) Restart(ctx context.Context) error {
 // testSettings are what every PostgreSQL that is started here has.
 func testSettings(durable bool) []string {
 	settings := []string{
-		"max_connections=400", "shared_buffers=256MB", "max_wal_size=4GB", "deadlock_timeout=100ms", "timezone=UTC",
+		"max_connections=400", "max_prepared_transactions=50", "shared_buffers=256MB", "max_wal_size=4GB", "deadlock_timeout=100ms", "timezone=UTC",
 	}
 	if !durable {
 		settings = append(settings, "fsync=off", "full_page_writes=off")
