@@ -99,8 +99,7 @@ func WorkTasks(ctx context.Context, pool *pgxpool.Pool, queueID string, opts *Ta
 		}
 	}
 	err := wake.Watch(ctx, pool, wake.Tasks, queueID, wake.Options{Poll: w.Poll, Blind: w.Blind, OnError: w.OnError}, w.look)
-	// Watch ends between two looks: a batch may have been captured and not worked on, or worked on and not settled.
-	w.do(ctx)
+	// Watch ends only between two batches, or when the last one could not be settled for good.
 	if len(w.ids) > 0 {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
@@ -116,8 +115,6 @@ type taskWorker struct {
 	q       *db.Queries
 	queueID string
 	work    func(ctx context.Context, tasks []db.Task) []error
-
-	tasks []db.Task // the last batch, until it is worked on
 
 	// The results of the last batch, until they are settled.
 	ids      []string
@@ -156,26 +153,28 @@ func notNil[T any](list []T) []T {
 	return list
 }
 
-// look works on the last batch, settles it and captures the next, in one call.
+// look settles the last batch, captures the next and works on it.
 func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
-	w.do(ctx)
 	if ctx.Err() != nil {
 		return false, 0, ctx.Err()
 	}
-	if err := w.capture(ctx); err != nil {
+	tasks, err := w.capture(ctx)
+	if err != nil {
 		return false, 0, err
 	}
-	if len(w.tasks) > 0 {
-		w.stuck = 0
-		return true, 0, nil
+	if len(tasks) == 0 {
+		due, err := w.next(ctx)
+		return false, due, err
 	}
-	due, err := w.next(ctx)
-	return false, due, err
+	w.stuck = 0
+	wake.Found(ctx)
+	w.do(ctx, tasks)
+	return true, 0, nil
 }
 
 // capture settles the last batch and captures the next: from where the last one ended when that was full, and else, and once a second, from
 // the beginning. Under an old snapshot a look from the beginning can take long, and then it comes less often.
-func (w *taskWorker) capture(ctx context.Context) (err error) {
+func (w *taskWorker) capture(ctx context.Context) ([]db.Task, error) {
 	// When ctx ends during the call, the tasks are captured all the same, and somebody has to know.
 	calling, cancel := outlive(ctx)
 	defer cancel()
@@ -183,30 +182,26 @@ func (w *taskWorker) capture(ctx context.Context) (err error) {
 	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) {
 		w.since = nil
 	}
-	if w.tasks, err = w.q.SettleAndCapture(calling, w.params()); err != nil {
-		return err
+	tasks, err := w.q.SettleAndCapture(calling, w.params())
+	if err != nil {
+		return nil, err
 	}
 	w.ids, w.attempts, w.results, w.delays = w.ids[:0], w.attempts[:0], w.results[:0], w.delays[:0]
 	if w.since == nil {
 		w.began, w.lasted = began, time.Since(began)
 	}
 	w.since = nil
-	if n := len(w.tasks); n > 0 && n == w.Max {
+	if n := len(tasks); n > 0 && n == w.Max {
 		// Where one may have timed out there may be more, which only a look from the beginning finds.
-		if last := w.tasks[n-1]; last.Attempt == 1 || last.Timeout == nil {
+		if last := tasks[n-1]; last.Attempt == 1 || last.Timeout == nil {
 			w.since = &last.AvailableAt
 		}
 	}
-	return nil
+	return tasks, nil
 }
 
-// do works on the batch that was captured.
-func (w *taskWorker) do(ctx context.Context) {
-	tasks := w.tasks
-	if len(tasks) == 0 {
-		return
-	}
-	w.tasks = nil
+// do works on a batch, and keeps the results.
+func (w *taskWorker) do(ctx context.Context, tasks []db.Task) {
 	errs := w.work(ctx, tasks)
 	if errs != nil && len(errs) != len(tasks) {
 		panic(fmt.Sprintf("locks: work returned %d errors for %d tasks", len(errs), len(tasks)))

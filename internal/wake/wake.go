@@ -61,8 +61,7 @@ const (
 // No change that was made before, or is notified by lock_internal.wake, waits longer than it takes to call look, and after work no
 // longer than opts.Linger beside that; where notifications do not arrive it waits at most opts.Blind.
 //
-// A worker that is listed as idle, and finds work, is taken off the list after that look: a look that only says that there is work, and
-// does it when it is called again, spares producers the notifications meanwhile.
+// A worker that is listed as idle, and finds work, is taken off the list after that look, or by Found.
 func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opts Options, look Look) error {
 	if opts.Poll <= 0 {
 		opts.Poll = 30 * time.Second
@@ -120,7 +119,7 @@ func (w *watcher) run(ctx context.Context) error {
 		default:
 		}
 		epoch := w.listener.epoch()
-		found, due, err := w.look(ctx)
+		found, due, err := w.look(context.WithValue(ctx, watcherKey{}, w))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -177,17 +176,33 @@ func (w *watcher) list(ctx context.Context, epoch int) error {
 	return nil
 }
 
-// unlist takes the worker off the list, while it goes on. When it fails, the line stops counting by itself.
+// unlist takes the worker off the list, while it goes on. The listening connection does it, since the workers may be using up the pool
+// for hours. When it fails, the line stops counting by itself.
 func (w *watcher) unlist() {
 	if !w.line {
 		return
 	}
 	w.listed, w.line, w.open = 0, false, nil
 	w.unlisting.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), giveUp)
-		defer cancel()
-		db.New(w.pool).StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name})
+		stop := func(ctx context.Context, on db.DBTX) error {
+			_, err := db.New(on).StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name})
+			return err
+		}
+		if w.listener.do(stop) != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), longestPause)
+			defer cancel()
+			stop(ctx, w.pool)
+		}
 	})
+}
+
+type watcherKey struct{}
+
+// Found says, from within a look and with its context, that there is work: the worker is taken off the list while it does it.
+func Found(ctx context.Context) {
+	if w, ok := ctx.Value(watcherKey{}).(*watcher); ok {
+		w.unlist()
+	}
 }
 
 // idle sleeps until there may be something to do.
@@ -274,6 +289,41 @@ type listener struct {
 	proven        bool // a notification has arrived on this connection
 	connections   int
 	subscriptions map[string]map[chan struct{}]struct{}
+	errands       []errand
+	interrupt     context.CancelFunc // ends the wait for a notification, so that the errands are seen to
+}
+
+// An errand is a short statement for the listening connection.
+type errand struct {
+	run  func(ctx context.Context, on db.DBTX) error
+	done chan error
+}
+
+var errDeaf = errors.New("there is no listening connection")
+
+// do runs a statement on the listening connection.
+func (l *listener) do(run func(ctx context.Context, on db.DBTX) error) error {
+	e := errand{run: run, done: make(chan error, 1)}
+	l.mu.Lock()
+	if !l.connected {
+		l.mu.Unlock()
+		return errDeaf
+	}
+	l.errands = append(l.errands, e)
+	if l.interrupt != nil {
+		l.interrupt()
+	}
+	l.mu.Unlock()
+	return <-e.done
+}
+
+// next gives the errands there are, or, when there are none, lets the next one interrupt what follows.
+func (l *listener) next(interrupt context.CancelFunc) []errand {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	errands := l.errands
+	l.errands, l.interrupt = nil, interrupt
+	return errands
 }
 
 var listeners = struct {
@@ -356,6 +406,12 @@ func (l *listener) change(connected, proven bool) {
 		l.connections++
 	}
 	l.connected, l.proven = connected, proven
+	if !connected {
+		for _, e := range l.errands {
+			e.done <- errDeaf
+		}
+		l.errands, l.interrupt = nil, nil
+	}
 	for _, subscribers := range l.subscriptions {
 		poke(subscribers)
 	}
@@ -419,7 +475,23 @@ func (l *listener) listen(ctx context.Context, ready func()) error {
 		return err
 	}
 	for ; ; ready() {
-		note, err := conn.WaitForNotification(waiting)
+		wait, interrupt := context.WithCancel(waiting)
+		errands := l.next(interrupt)
+		for _, e := range errands {
+			doing, cancel := context.WithTimeout(context.Background(), giveUp)
+			e.done <- e.run(doing, conn)
+			cancel()
+		}
+		if len(errands) > 0 {
+			interrupt()
+			continue
+		}
+		note, err := conn.WaitForNotification(wait)
+		interrupted := wait.Err() != nil && waiting.Err() == nil
+		interrupt()
+		if err != nil && interrupted && !conn.IsClosed() {
+			continue
+		}
 		if err != nil && waiting != ctx && waiting.Err() != nil && ctx.Err() == nil && !conn.IsClosed() {
 			waiting = ctx // It has not come in time; it may be late.
 			continue
