@@ -61,7 +61,7 @@ type TaskOptions struct {
 	Owner    string        // who captures, for people to read. Default: a random name.
 	Poll     time.Duration // the longest sleep of an idle worker, even when nobody wakes it. Default: 30 s.
 	Blind    time.Duration // the longest sleep where notifications do not arrive, and, as nobody announces them, for workers that capture done tasks. Default: 1 s.
-	OnError  func(error)   // told of every error that the loop survives, such as a lost connection; may be called by two goroutines at once. Default: nobody is.
+	OnError  func(error)   // told of every error that the loop survives, such as a lost connection. Default: nobody is.
 }
 
 // WorkTasks captures tasks of a queue, has work do them, settles them and captures the next, until ctx ends (it returns ctx's
@@ -122,6 +122,10 @@ type taskWorker struct {
 	results  []string
 	delays   []time.Duration
 
+	since  *time.Time    // where the last batch ended; nil: look from the beginning
+	began  time.Time     // when it last looked from the beginning
+	lasted time.Duration // and for how long
+
 	asked time.Time     // when next was last called
 	took  time.Duration // and for how long
 	stuck time.Duration // how long to wait for a task that is due and cannot be had
@@ -137,6 +141,7 @@ func (w *taskWorker) params() db.SettleAndCaptureParams {
 	return db.SettleAndCaptureParams{
 		Ids: notNil(w.ids), Attempts: notNil(w.attempts), Results: notNil(w.results), Delays: notNil(w.delays),
 		Max: int32(min(max(w.Max, 0), 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner,
+		Since: w.since,
 	}
 }
 
@@ -148,25 +153,55 @@ func notNil[T any](list []T) []T {
 	return list
 }
 
-// look settles the last batch and captures the next, in one call.
+// look settles the last batch, captures the next and works on it.
 func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 	if ctx.Err() != nil {
 		return false, 0, ctx.Err()
 	}
-	// When ctx ends during the call, the tasks are captured all the same, and somebody has to know.
-	calling, cancel := outlive(ctx)
-	defer cancel()
-	tasks, err := w.q.SettleAndCapture(calling, w.params())
-	cancel()
+	tasks, err := w.capture(ctx)
 	if err != nil {
 		return false, 0, err
 	}
-	w.ids, w.attempts, w.results, w.delays = w.ids[:0], w.attempts[:0], w.results[:0], w.delays[:0]
 	if len(tasks) == 0 {
 		due, err := w.next(ctx)
 		return false, due, err
 	}
 	w.stuck = 0
+	wake.Found(ctx)
+	w.do(ctx, tasks)
+	return true, 0, nil
+}
+
+// capture settles the last batch and captures the next: from where the last one ended when that was full, and else, and once a second, from
+// the beginning. Under an old snapshot a look from the beginning can take long, and then it comes less often.
+func (w *taskWorker) capture(ctx context.Context) ([]db.Task, error) {
+	// When ctx ends during the call, the tasks are captured all the same, and somebody has to know.
+	calling, cancel := outlive(ctx)
+	defer cancel()
+	began := time.Now()
+	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) {
+		w.since = nil
+	}
+	tasks, err := w.q.SettleAndCapture(calling, w.params())
+	if err != nil {
+		return nil, err
+	}
+	w.ids, w.attempts, w.results, w.delays = w.ids[:0], w.attempts[:0], w.results[:0], w.delays[:0]
+	if w.since == nil {
+		w.began, w.lasted = began, time.Since(began)
+	}
+	w.since = nil
+	if n := len(tasks); n > 0 && n == w.Max {
+		// Where one may have timed out there may be more, which only a look from the beginning finds.
+		if last := tasks[n-1]; last.Attempt == 1 || last.Timeout == nil {
+			w.since = &last.AvailableAt
+		}
+	}
+	return tasks, nil
+}
+
+// do works on a batch, and keeps the results.
+func (w *taskWorker) do(ctx context.Context, tasks []db.Task) {
 	errs := w.work(ctx, tasks)
 	if errs != nil && len(errs) != len(tasks) {
 		panic(fmt.Sprintf("locks: work returned %d errors for %d tasks", len(errs), len(tasks)))
@@ -183,7 +218,6 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 		w.ids, w.attempts = append(w.ids, task.ID), append(w.attempts, task.Attempt)
 		w.results, w.delays = append(w.results, string(result)), append(w.delays, delay)
 	}
-	return true, 0, nil
 }
 
 // outlive is ctx, ended a while later.

@@ -13,7 +13,8 @@ import (
 
 const capture = `-- name: Capture :many
 select queue_id, id, status, attempt, retries_left, timeout, available_at, deadline, owner, payload, created_at, changed_at from lock.capture(
-    max => $1::integer, queue_id => $2::text, statuses => $3::text[], owner => $4::text
+    max => $1::integer, queue_id => $2::text, statuses => $3::text[], owner => $4::text,
+    since => $5::timestamptz
 )
 `
 
@@ -22,16 +23,19 @@ type CaptureParams struct {
 	QueueID  string
 	Statuses []string
 	Owner    *string
+	Since    *time.Time
 }
 
 // Capture takes at most max tasks for the caller, from any of statuses (new, failed, done) in this order, oldest first; none: nothing
-// can be had now. Give their Attempt back to SetStatus. It never waits, and never gives one attempt to two callers.
+// can be had now. Give their Attempt back to SetStatus. With since, only what became available then or later, and nothing that
+// timed out. It never waits, and never gives one attempt to two callers.
 func (q *Queries) Capture(ctx context.Context, arg CaptureParams) ([]Task, error) {
 	rows, err := q.db.Query(ctx, capture,
 		arg.Max,
 		arg.QueueID,
 		arg.Statuses,
 		arg.Owner,
+		arg.Since,
 	)
 	if err != nil {
 		return nil, err
@@ -360,7 +364,7 @@ const settleAndCapture = `-- name: SettleAndCapture :many
 select queue_id, id, status, attempt, retries_left, timeout, available_at, deadline, owner, payload, created_at, changed_at from lock.settle_and_capture(
     ids => $1::text[], attempts => $2::bigint[], results => $3::text[],
     max => $4::integer, queue_id => $5::text, statuses => $6::text[],
-    owner => $7::text, delays => $8::interval[]
+    owner => $7::text, delays => $8::interval[], since => $9::timestamptz
 )
 `
 
@@ -373,6 +377,7 @@ type SettleAndCaptureParams struct {
 	Statuses []string
 	Owner    *string
 	Delays   []time.Duration
+	Since    *time.Time
 }
 
 // SettleAndCapture settles the last batch, every task in its own status and with its own delay, and captures the next, in one
@@ -387,6 +392,7 @@ func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCapturePara
 		arg.Statuses,
 		arg.Owner,
 		arg.Delays,
+		arg.Since,
 	)
 	if err != nil {
 		return nil, err

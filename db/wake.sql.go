@@ -11,30 +11,24 @@ import (
 	"time"
 )
 
-const producers = `-- name: Producers :many
-select lock.producers(channel => $1::text, queue_id => $2::text, among => $3::text[])::text as producer
+const openTransactions = `-- name: OpenTransactions :many
+select lock.open_transactions(among => $1::bigint[])::bigint as id
 `
 
-type ProducersParams struct {
-	Channel string
-	QueueID string
-	Among   []string
-}
-
-// Producers lists the open transactions that have made work for the queue; with among, only those of them that are still open.
-func (q *Queries) Producers(ctx context.Context, arg ProducersParams) ([]string, error) {
-	rows, err := q.db.Query(ctx, producers, arg.Channel, arg.QueueID, arg.Among)
+// OpenTransactions lists the transactions that are open and have an id; with among, those of them that still are.
+func (q *Queries) OpenTransactions(ctx context.Context, among []int64) ([]int64, error) {
+	rows, err := q.db.Query(ctx, openTransactions, among)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []int64
 	for rows.Next() {
-		var producer string
-		if err := rows.Scan(&producer); err != nil {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
 			return nil, err
 		}
-		items = append(items, producer)
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

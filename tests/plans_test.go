@@ -21,7 +21,7 @@ select lock.assert_lease('a', 1); select lock.release_lease('a', 1); select lock
 begin isolation level repeatable read; savepoint s; select lock.assert_lease('a', 9); rollback;
 select lock.create_task('a', timeout => '1 microsecond'); select lock.create_task('b', payload => '{}'); select lock.capture(5); select lock.capture(5); select lock.extend_task('b', 1, '1 s');
 select lock.set_status('a', 'failed', delay => '1 microsecond'); select lock.settle_and_capture('{b}', '{1}', '{failed}', 5, delays => '{1 s}');
-select lock.next_task_in('default', '{new,failed}'); select lock.producers('lock_task', 'default');
+select lock.next_task_in('default', '{new,failed}'); select lock.open_transactions(); select lock.open_transactions('{5}');
 select lock.start_idling('lock_task', 'default', 'w', '1 min'); select lock.start_idling('lock_request', 'default', 'w', '1 min');
 select lock.create_task('c'); select lock.enqueue('create', 'e'); select lock.enqueue('update', 'e'); select lock.enqueue('update', 'f');
 begin; select lock.capture_request('00000000-0000-4000-8000-000000000001'); select lock.settle_request('00000000-0000-4000-8000-000000000001'); commit;

@@ -18,7 +18,7 @@ import (
 
 // taskPublished is the capture as the article has it, with an attempt to tell its grants apart.
 const taskPublished = `create or replace function lock.capture(max integer, queue_id text default 'default', statuses text[] default '{new,failed}',
-		owner text default null)
+		owner text default null, since timestamptz default null)
 	returns setof lock.task language sql security definer set search_path = pg_catalog, pg_temp as $$
 	update lock.task set status = 'in_progress', attempt = attempt + 1
 	where task.id in (
@@ -175,7 +175,40 @@ func TestTaskCapture(t *testing.T) {
 			t.Errorf("%v in %v", err, far)
 		}
 		s.exec("select lock.create_task('ancient', available_at => '0001-01-01')")
-		answers(e.session(t), "ancient:1", captured+"lock.capture(1)") // another session, which has noted nothing (see lock.capture)
+		answers(e.session(t), "ancient:1", captured+"lock.capture(1)")
+	})
+	t.Run("since leaves out what was available before, and what timed out", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_tasks('{late}', timeout => '1 hour')")
+		answers(s, "late:1", captured+"lock.capture(1)")
+		taskOwner(t, e, "update lock.task set deadline = clock_timestamp()")
+		s.exec("select lock.create_tasks('{a,b,c,d,e,f}', available_at => '2020-01-01 00:00 UTC')")
+		for since, want := range map[string]string{
+			"'infinity'":                            "",
+			"clock_timestamp() + interval '1 hour'": "",
+			"'2020-01-01 00:00:00.000006 UTC'":      "",
+		} {
+			answers(s, want, captured+"lock.capture(9, since => "+since+")")
+		}
+		answers(s, "c:1 d:1", captured+"lock.capture(2, since => '2020-01-01 00:00:00.000002 UTC')")
+		answers(s, "e:1 f:1", captured+"lock.capture(2, since => '2020-01-01 00:00:00.000002 UTC')")
+		answers(s, "a:1", captured+"lock.capture(1, since => '-infinity')")
+		answers(s, "late:2 b:1", captured+"lock.capture(2, since => null)")
+		s.exec("select lock.create_task('g')")
+		answers(s, "g:1", captured+"lock.settle_and_capture('{late}', '{2}', '{done}', 9, since => clock_timestamp() - interval '1 hour')")
+		answers(s, "done", "select status::text from lock.get_task('late')")
+	})
+	t.Run("no setting of a session changes an answer", func(t *testing.T) {
+		t.Parallel()
+		s := open(t, advisory).session(t)
+		s.exec("select set_config('lock.task_' || n, '{oops', false) from generate_series(0, 63) n")
+		s.exec("set array_nulls = off; set time zone 'Pacific/Apia'; set datestyle = 'SQL, DMY'; set intervalstyle = 'sql_standard'")
+		s.exec("select lock.create_tasks('{a,b}', timeout => '1 hour')")
+		answers(s, "a:1 b:1", captured+"lock.capture(2)")
+		answers(s, "", captured+"lock.settle_and_capture('{a,b}', '{1,1}', '{done,done}', 2)")
+		answers(s, 0, "select count(*) from pg_settings where name like 'lock.%' and setting <> '{oops'")
 	})
 	t.Run("creates 100,000 tasks in one statement", func(t *testing.T) {
 		t.Parallel()

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks"
@@ -329,94 +331,194 @@ func TestTaskCost(t *testing.T) {
 	}
 }
 
+// A plan that is made for one call alone names its values.
+func TestTaskPlans(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "auto_explain's output is another")
+	// anew counts the statements with a plan of the primary key, and those of them that were planned for one call.
+	anew := func(t *testing.T, e *env) (keyed, planned int) {
+		t.Helper()
+		config, err := pgx.ParseConfig(e.super)
+		must(t, err)
+		config.OnNotice = func(_ *pgconn.PgConn, notice *pgconn.Notice) {
+			if strings.Contains(notice.Message, "using task_pkey") {
+				keyed++
+				if strings.Contains(notice.Message, "queue_id = 'default'") {
+					planned++
+				}
+			}
+		}
+		conn, err := pgx.ConnectConfig(ctx, config)
+		must(t, err)
+		defer conn.Close(ctx)
+		if _, err := conn.Exec(ctx, "load 'auto_explain'"); err != nil {
+			t.Skipf("auto_explain is not installed: %v", err)
+		}
+		for _, sql := range []string{
+			"set auto_explain.log_min_duration = 0", "set auto_explain.log_nested_statements = on", "set client_min_messages = log",
+			"select lock.create_tasks(array(select 'task ' || n from generate_series(1, 100) n))",
+		} {
+			_, err = conn.Exec(ctx, sql)
+			must(t, err)
+		}
+		keyed, planned = 0, 0
+		for range 10 {
+			_, err = conn.Exec(ctx, "with c as materialized (select * from lock.capture(3)) select lock.settle_and_capture(array_agg(id), array_agg(attempt), array_agg('done'::text), 2) from c")
+			must(t, err)
+		}
+		return keyed, planned
+	}
+	t.Run("capturing and settling are planned once", func(t *testing.T) {
+		t.Parallel()
+		if keyed, planned := anew(t, open(t, advisory)); keyed < 30 || planned > 0 {
+			t.Errorf("%d of %d statements were planned for one call", planned, keyed)
+		}
+	})
+	for _, function := range []string{"capture", "settle"} {
+		t.Run("the checker catches a "+function+" that is not", func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			mutate(t, e, function, " SET plan_cache_mode TO 'force_generic_plan'\n", "")
+			if keyed, planned := anew(t, e); keyed < 30 || planned == 0 {
+				t.Errorf("%d of %d statements were planned for one call", planned, keyed)
+			}
+		})
+	}
+}
+
 func TestTaskOldSnapshot(t *testing.T) {
 	t.Parallel()
-	// wading works a backlog off under an old snapshot and returns how many of its last 100 captures wade through the dead, and how
-	// long these took.
-	wading := func(t *testing.T, forget bool) (waded int, lasted time.Duration) {
+	// wading works a backlog off under an old snapshot and returns how many of its last 100 captures wade through the dead.
+	wading := func(t *testing.T, since func(done int) string) (waded int) {
 		t.Helper()
 		e := open(t, advisory)
 		s, holder := e.session(t), e.session(t)
-		s.exec("select lock.create_tasks(array(select 'task ' || n from generate_series(1, 60000) n), timeout => '1 hour')")
+		s.exec(`select lock.create_tasks(array(select 'task ' || n from generate_series(1, 60000) n), timeout => '1 microsecond',
+			available_at => '2020-01-01 UTC')`)
 		holder.exec("begin isolation level repeatable read")
 		answers(holder, "", captured+"lock.get_task('none')")
-		const step = "select lock.set_statuses(array_agg(id), array_agg(attempt), 'done') from lock.capture($1)"
-		for range 290 {
-			s.exec(step, 200)
+		step := "select lock.set_statuses(array_agg(id), array_agg(attempt), 'done') from lock.capture(200, since => %s)"
+		for n := range 290 {
+			s.exec(fmt.Sprintf(step, since(200*n)))
 		}
-		began := time.Now()
-		for range 100 {
-			if forget {
-				s.exec("select set_config('lock.task_' || (hashtext('default') & 63), '', false)")
+		for n := range 100 {
+			buffers, rows := buffersOnce(s, fmt.Sprintf("select * from lock.capture(10, since => %s)", since(58000+10*n)))
+			if rows != 10 {
+				t.Fatalf("%d tasks", rows)
 			}
-			if n, _ := buffersOnce(s, "select * from lock.capture(10)"); n > 800 {
+			if buffers > 800 {
 				waded++
 			}
 		}
-		lasted = time.Since(began)
 		holder.exec("commit")
-		return waded, lasted
+		return waded
 	}
-	t.Run("a session does not wade through the dead again and again", func(t *testing.T) {
+	t.Run("who says how far he has come does not wade through the dead", func(t *testing.T) {
 		t.Parallel()
-		// A mark is good for a second, or more.
-		if n, lasted := wading(t, false); n > 5+int(lasted/time.Second) {
-			t.Errorf("%d of 100 captures waded in %v", n, lasted)
+		mark := func(done int) string {
+			return fmt.Sprintf("timestamptz '2020-01-01 UTC' + %d * interval '1 microsecond'", max(0, done-1))
+		}
+		if n := wading(t, mark); n > 0 {
+			t.Errorf("%d of 100 captures waded", n)
 		}
 	})
 	t.Run("the checker catches captures that do", func(t *testing.T) {
 		t.Parallel()
-		if n, _ := wading(t, true); n < 90 {
+		if n := wading(t, func(int) string { return "null" }); n < 90 {
 			t.Errorf("only %d of 100 captures waded", n)
+		}
+	})
+	// working runs a worker whose batches are all full, until done says so, and returns how many captures were from the beginning, and from a mark.
+	working := func(t *testing.T, e *env, done func(task db.Task) bool) (beginning, marked int) {
+		t.Helper()
+		pool, queries := openLogged(t, e.url, 4)
+		s := e.session(t)
+		s.exec("select lock.create_task('task 0')")
+		inner, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		n, found := 0, false
+		err := locks.WorkTasks(inner, pool, "default", &locks.TaskOptions{Max: 1}, func(_ context.Context, tasks []db.Task) []error {
+			n++
+			s.exec("select lock.create_task($1)", fmt.Sprint("task ", n))
+			if done(tasks[0]) {
+				found = true
+				cancel()
+			}
+			return nil
+		})
+		if !errors.Is(err, context.Canceled) || !found {
+			t.Errorf("WorkTasks: %v; found: %v", err, found)
+		}
+		for _, query := range queries.queries {
+			if strings.HasPrefix(query.sql, "-- name: SettleAndCapture ") {
+				if query.args[len(query.args)-1].(*time.Time) == nil {
+					beginning++
+				} else {
+					marked++
+				}
+			}
+		}
+		return beginning, marked
+	}
+	t.Run("a worker with full batches looks from where it was", func(t *testing.T) {
+		t.Parallel()
+		n, began := 0, time.Now()
+		beginning, marked := working(t, open(t, advisory), func(db.Task) bool { n++; return n == 200 })
+		if most := 5 + int(time.Since(began)/time.Second); beginning > most || marked < 150 {
+			t.Errorf("%d looks from the beginning, %d from a mark", beginning, marked)
 		}
 	})
 	t.Run("what appears behind the mark is found", func(t *testing.T) {
 		t.Parallel()
-		e := open(t, advisory)
-		s := e.session(t)
-		const setting = "'lock.task_' || (hashtext('default') & 63)"
-		// The mark as a session has it that has just waded, but good for an hour: what is older than a minute is behind it.
-		mark := func() {
-			s.exec("select lock.create_task('new ' || clock_timestamp())")
-			s.exec("select set_config(" + setting + `, (array['default', (now + 3600000000)::text]
-				|| array_fill((now - 60000000)::text, '{4}'))::text, false) from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now) t`)
-			answers(s, 1, "select count(*) from lock.capture(10)")
-		}
-		found := func(id string) {
-			t.Helper()
-			answers(s, 0, "select count(*) from lock.capture(10)")
-			s.exec("select set_config(" + setting + ", (note[1:1] || '1'::text || note[3:6])::text, false) from (select current_setting(" + setting + ")::text[] as note) t")
-			eventually(t, id+" is captured", func() bool {
-				return get[bool](s, "select coalesce(bool_or(id = $1), false) from lock.capture(10)", id)
+		for name, appears := range map[string]func(e *env, s *session){
+			"older": func(_ *env, s *session) {
+				s.exec("select lock.create_task('older', available_at => clock_timestamp() - interval '1 hour')")
+			},
+			"timed out": func(e *env, s *session) {
+				taskOwner(t, e, "update lock.task set deadline = clock_timestamp() where id = 'timed out'")
+			},
+			"returned": func(_ *env, s *session) { s.exec("rollback") },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				e := open(t, advisory)
+				s := e.session(t)
+				s.exec("select lock.create_tasks('{timed out}', timeout => '1 hour')")
+				answers(s, "timed out:1", captured+"lock.capture(1)")
+				s.exec("select lock.create_tasks('{returned}', available_at => clock_timestamp() - interval '1 hour')")
+				s.exec("begin")
+				answers(s, "returned:1", captured+"lock.capture(1)")
+				if name != "returned" {
+					s.exec("select lock.set_status('returned', 'done')")
+					s.exec("commit")
+				}
+				n := 0
+				working(t, e, func(task db.Task) bool {
+					if n++; n == 20 {
+						appears(e, s)
+					}
+					return task.ID == name
+				})
 			})
 		}
-		mark()
-		s.exec("select lock.create_task('older', available_at => clock_timestamp() - interval '1 hour')")
-		found("older")
-
-		other := e.session(t)
-		s.exec("select lock.create_task('returned', available_at => clock_timestamp() - interval '1 hour')")
-		other.exec("begin")
-		answers(other, "returned:1", captured+"lock.capture(10)")
-		mark()
-		other.exec("rollback")
-		found("returned")
-
-		s.exec("select lock.create_task('timed out', timeout => '1 minute')")
-		answers(s, "timed out:1", captured+"lock.capture(10)")
-		mark()
-		taskOwner(t, e, "update lock.task set deadline = clock_timestamp() - interval '1 hour' where id = 'timed out'")
-		found("timed out")
 	})
-	t.Run("a rollback puts the mark back", func(t *testing.T) {
+	t.Run("one that may have timed out has another look from the beginning after it", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		s := e.session(t)
-		const note = "select coalesce(current_setting('lock.task_' || (hashtext('default') & 63), true), '')"
-		s.exec("begin")
-		s.exec("select lock.capture(1)")
-		answers(s, "{default,0}", note)
-		s.exec("rollback")
-		answers(s, "", note)
+		s.exec("select lock.create_tasks(array(select 'late ' || n from generate_series(1, 50) n), timeout => '1 hour')")
+		answers(s, 50, "select count(*) from lock.capture(50)")
+		taskOwner(t, e, "update lock.task set deadline = clock_timestamp()")
+		n, late := 0, 0
+		working(t, e, func(task db.Task) bool {
+			n++
+			if task.Attempt == 2 {
+				late++
+			}
+			return n == 50
+		})
+		if late != 50 {
+			t.Errorf("%d of the first 50 tasks are those that timed out", late)
+		}
 	})
 }

@@ -36,8 +36,8 @@ type Options struct {
 	Poll time.Duration
 	// Blind is the longest sleep where notifications do not arrive. Default: 1 s, and never more than Poll.
 	Blind time.Duration
-	// Linger is how long a worker that found work stays listed as idle, so that short breaks cost no writes; until then
-	// producers go on notifying. At least four times what a look that finds nothing takes, up to 4 s. Default: 20 ms.
+	// Linger is for how long a worker that found work looks again after short pauses, each as long as the work is ago, before it
+	// lists itself as idle: so that a steady load sends no notifications. Default: 10 ms.
 	Linger time.Duration
 	// OnError is told of every error that the loop survives. Default: nobody is.
 	OnError func(error)
@@ -50,6 +50,7 @@ type Look func(ctx context.Context) (found bool, due time.Duration, err error)
 
 const (
 	shortestPause = time.Millisecond
+	shortestBreak = 2 * time.Millisecond
 	longestPause  = time.Second
 	giveUp        = 5 * time.Second // of clearing up after ctx has ended
 )
@@ -57,8 +58,10 @@ const (
 // Watch calls look again and again while it finds work, sleeps otherwise until a producer of the queue notifies, and returns
 // ctx's error when ctx ends, or the first error of look that is not Transient.
 //
-// No change that was made before, or is notified by lock_internal.wake, waits longer than it takes to call look; where notifications
-// do not arrive it waits at most opts.Blind.
+// No change that was made before, or is notified by lock_internal.wake, waits longer than it takes to call look, and after work no
+// longer than opts.Linger beside that; where notifications do not arrive it waits at most opts.Blind.
+//
+// A worker that is listed as idle, and finds work, is taken off the list after that look, or by Found.
 func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opts Options, look Look) error {
 	if opts.Poll <= 0 {
 		opts.Poll = 30 * time.Second
@@ -68,7 +71,7 @@ func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opt
 	}
 	opts.Blind = min(opts.Blind, opts.Poll)
 	if opts.Linger <= 0 {
-		opts.Linger = 20 * time.Millisecond
+		opts.Linger = 10 * time.Millisecond
 	}
 	if opts.OnError == nil {
 		opts.OnError = func(error) {}
@@ -95,24 +98,20 @@ type watcher struct {
 	opts             Options
 	look             Look
 
-	listed   int           // the listener's epoch when this worker was listed as idle; 0: it is not listed
-	listedAt time.Time     // when that was
-	line     bool          // the list may hold a line of this worker, asked for or not: a call may fail after its commit
-	looking  time.Duration // what the last look took that found nothing, a second at most: it may have waited for a connection
-	working  *time.Timer
-	unlisted chan struct{} // closed when working has fired and is through
-	pending  []string      // producers that may have missed the line
-	pause    time.Duration // between two questions about them
+	listed    int            // the listener's epoch when this worker was listed as idle; 0: it is not listed
+	listedAt  time.Time      // when that was
+	line      bool           // the list may hold a line of this worker, asked for or not: a call may fail after its commit
+	unlisting sync.WaitGroup // what takes it off the list
+	open      []int64        // transactions that may have missed the line
+	pause     time.Duration  // between two questions about them
 }
 
 func (w *watcher) run(ctx context.Context) error {
 	defer func() {
-		w.rest()
-		if w.line {
-			w.unlist()
-		}
+		w.unlist()
+		w.unlisting.Wait()
 	}()
-	trouble := shortestPause
+	trouble, worked := shortestPause, time.Time{}
 	for {
 		// A notification from here on leads to another look; one from before is answered by this look.
 		select {
@@ -120,20 +119,23 @@ func (w *watcher) run(ctx context.Context) error {
 		default:
 		}
 		epoch := w.listener.epoch()
-		w.work()
-		began := time.Now()
-		found, due, err := w.look(ctx)
+		found, due, err := w.look(context.WithValue(ctx, watcherKey{}, w))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err == nil && found {
-			trouble = shortestPause
+			w.unlist()
+			trouble, worked = shortestPause, time.Now()
 			continue
 		}
-		if err == nil {
-			w.looking = min(time.Since(began), longestPause)
+		if err == nil && epoch != 0 && w.listed != epoch {
+			if ago := time.Since(worked); ago < w.opts.Linger {
+				if _, err := w.sleep(ctx, max(ago, shortestBreak)); err != nil {
+					return err
+				}
+				continue
+			}
 		}
-		w.rest()
 		if err == nil && epoch != 0 && (w.listed != epoch || time.Since(w.listedAt) >= w.opts.Poll) {
 			if err = w.list(ctx, epoch); err == nil {
 				continue
@@ -159,19 +161,48 @@ func (w *watcher) run(ctx context.Context) error {
 
 // list makes producers notify this worker. The caller looks for work once more afterwards.
 func (w *watcher) list(ctx context.Context, epoch int) error {
+	w.unlisting.Wait()
 	q := db.New(w.pool)
-	w.listedAt, w.line = time.Now(), true
+	w.listed, w.listedAt, w.line = 0, time.Now(), true
 	err := q.StartIdling(ctx, db.StartIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name, Lasting: 2*w.opts.Poll + longestPause})
 	if err != nil {
 		return fmt.Errorf("lock.start_idling: %w", err)
 	}
-	w.listed, w.pause = epoch, shortestPause
-	w.pending, err = q.Producers(ctx, db.ProducersParams{Channel: w.channel, QueueID: w.queueID})
+	w.open, err = q.OpenTransactions(ctx, nil)
 	if err != nil {
-		w.listed = 0
-		return fmt.Errorf("lock.producers: %w", err)
+		return fmt.Errorf("lock.open_transactions: %w", err)
 	}
+	w.listed, w.pause = epoch, shortestPause
 	return nil
+}
+
+// unlist takes the worker off the list, while it goes on. The listening connection does it, since the workers may be using up the pool
+// for hours. When it fails, the line stops counting by itself.
+func (w *watcher) unlist() {
+	if !w.line {
+		return
+	}
+	w.listed, w.line, w.open = 0, false, nil
+	w.unlisting.Go(func() {
+		stop := func(ctx context.Context, on db.DBTX) error {
+			_, err := db.New(on).StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name})
+			return err
+		}
+		if w.listener.do(stop) != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), longestPause)
+			defer cancel()
+			stop(ctx, w.pool)
+		}
+	})
+}
+
+type watcherKey struct{}
+
+// Found says, from within a look and with its context, that there is work: the worker is taken off the list while it does it.
+func Found(ctx context.Context) {
+	if w, ok := ctx.Value(watcherKey{}).(*watcher); ok {
+		w.unlist()
+	}
 }
 
 // idle sleeps until there may be something to do.
@@ -186,77 +217,38 @@ func (w *watcher) idle(ctx context.Context, epoch int, due time.Duration) error 
 	end := time.Now().Add(longest)
 	for {
 		left := time.Until(end)
-		if len(w.pending) > 0 {
+		if len(w.open) > 0 {
 			left = min(left, w.pause)
 		}
-		timer := time.NewTimer(max(left, 0))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-w.wakes:
-			timer.Stop()
-			return nil
-		case <-timer.C:
+		woken, err := w.sleep(ctx, left)
+		if err != nil || woken || len(w.open) == 0 {
+			return err
 		}
-		if len(w.pending) == 0 {
-			return nil
-		}
-		still, err := db.New(w.pool).Producers(ctx, db.ProducersParams{Channel: w.channel, QueueID: w.queueID, Among: w.pending})
+		still, err := db.New(w.pool).OpenTransactions(ctx, w.open)
 		if err != nil {
-			w.opts.OnError(fmt.Errorf("lock.producers: %w", err))
+			w.opts.OnError(fmt.Errorf("lock.open_transactions: %w", err))
 			w.listed = 0
 			return ctx.Err()
 		}
-		gone := len(still) < len(w.pending)
-		w.pending, w.pause = still, min(2*w.pause, longestPause)
+		gone := len(still) < len(w.open)
+		w.open, w.pause = still, min(2*w.pause, longestPause)
 		if gone || time.Until(end) <= 0 {
 			return nil
 		}
 	}
 }
 
-// work starts the clock after which a listed worker is taken off the list, unless it runs already. A look that finds nothing must
-// not be taken for work: the worker would be listed, look once more, be taken off the list, and so on.
-func (w *watcher) work() {
-	if w.listed == 0 || w.working != nil {
-		return
-	}
-	done := make(chan struct{})
-	w.unlisted = done
-	w.working = time.AfterFunc(max(w.opts.Linger, 4*w.looking), func() {
-		defer close(done)
-		w.unlist()
-	})
-}
-
-// rest stops that clock. When it has rung, the worker is no longer listed.
-func (w *watcher) rest() {
-	if w.working == nil {
-		return
-	}
-	if !w.working.Stop() {
-		<-w.unlisted
-		w.listed, w.pending, w.line = 0, nil, false
-	}
-	w.working = nil
-}
-
-// unlist takes the worker off the list. It uses a context of its own, because the worker's may have ended; when it fails, the
-// line stops counting by itself. The listening connection does it, since the workers may be using up the pool for hours.
-func (w *watcher) unlist() {
-	stop := func(ctx context.Context, on db.DBTX) error {
-		_, err := db.New(on).StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name})
-		return err
-	}
-	err := w.listener.do(stop)
-	if err != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), longestPause)
-		defer cancel()
-		err = stop(ctx, w.pool)
-	}
-	if err != nil {
-		w.opts.OnError(fmt.Errorf("lock.stop_idling: %w", err))
+// sleep pauses, and says whether a notification ended it.
+func (w *watcher) sleep(ctx context.Context, pause time.Duration) (woken bool, err error) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-w.wakes:
+		return true, nil
+	case <-timer.C:
+		return false, nil
 	}
 }
 

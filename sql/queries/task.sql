@@ -15,10 +15,12 @@ select lock.create_tasks(
 ) as created;
 
 -- Capture takes at most max tasks for the caller, from any of statuses (new, failed, done) in this order, oldest first; none: nothing
--- can be had now. Give their Attempt back to SetStatus. It never waits, and never gives one attempt to two callers.
+-- can be had now. Give their Attempt back to SetStatus. With since, only what became available then or later, and nothing that
+-- timed out. It never waits, and never gives one attempt to two callers.
 -- name: Capture :many
 select * from lock.capture(
-    max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[], owner => sqlc.narg('owner')::text
+    max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[], owner => sqlc.narg('owner')::text,
+    since => sqlc.narg('since')::timestamptz
 );
 
 -- SetStatus settles a captured task; false: the attempt is stale. With a nil attempt it sets any task, whoever has it.
@@ -41,7 +43,7 @@ select lock.set_statuses(
 select * from lock.settle_and_capture(
     ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], results => sqlc.arg('results')::text[],
     max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[],
-    owner => sqlc.narg('owner')::text, delays => sqlc.arg('delays')::interval[]
+    owner => sqlc.narg('owner')::text, delays => sqlc.arg('delays')::interval[], since => sqlc.narg('since')::timestamptz
 );
 
 -- ExtendTask gives the holder of an attempt timeout from now on; false: the attempt is stale.

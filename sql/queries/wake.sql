@@ -7,6 +7,6 @@ select lock.start_idling(channel => sqlc.arg('channel')::text, queue_id => sqlc.
 -- name: StopIdling :one
 select lock.stop_idling(channel => sqlc.arg('channel')::text, queue_id => sqlc.arg('queue_id')::text, worker => sqlc.arg('worker')::text) as stopped;
 
--- Producers lists the open transactions that have made work for the queue; with among, only those of them that are still open.
--- name: Producers :many
-select lock.producers(channel => sqlc.arg('channel')::text, queue_id => sqlc.arg('queue_id')::text, among => sqlc.narg('among')::text[])::text as producer;
+-- OpenTransactions lists the transactions that are open and have an id; with among, those of them that still are.
+-- name: OpenTransactions :many
+select lock.open_transactions(among => sqlc.narg('among')::bigint[])::bigint as id;

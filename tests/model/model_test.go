@@ -125,11 +125,13 @@ func TestModelWake(t *testing.T) {
 	}{
 		{"PostgreSQL", Wake{}, nil},
 		{"PostgreSQL, with a listener that breaks", Wake{LosesListener: true}, nil},
-		{"YugabyteDB", Wake{AlwaysNotifies: true, HiddenProducers: true, LosesListener: true}, nil},
-		{"a producer that reads before it takes the lock", Wake{ReadsFirst: true}, asleep},
-		{"a worker that does not wait for the producers", Wake{SkipsProducers: true}, asleep},
+		{"YugabyteDB", Wake{AlwaysNotifies: true, HiddenIDs: true, LosesListener: true}, nil},
+		{"a producer that looks before it has its id", Wake{LooksFirst: true}, asleep},
+		{"a worker that reads which ids are open before it commits its line", Wake{ReadsFirst: true}, asleep},
+		{"a worker that does not wait for those who were open", Wake{SkipsOpen: true}, asleep},
+		{"a worker without an id of its own", Wake{SkipsYoung: true}, asleep},
 		{"a worker that captures once", Wake{CapturesOnce: true}, asleep},
-		{"a server that hides young producers", Wake{HiddenProducers: true}, asleep},
+		{"a server that hides open ids", Wake{HiddenIDs: true}, asleep},
 		{"nobody is woken after a reconnect", Wake{LosesListener: true, SleepsOn: true}, asleep},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -4,17 +4,22 @@ import "fmt"
 
 // Wake is the model of how an idle worker is woken: producers skip the notification while nobody idles.
 //
-//	producer: begin; insert; take a shared advisory lock; read on a new snapshot whether anybody idles; if so notify; commit
-//	worker:   capture; nothing: commit that it idles; wait until those who hold the lock have ended; capture; nothing: sleep
+//	producer: begin; get an id; insert; read on a new snapshot whether anybody idles; if so notify; commit
+//	worker:   capture; nothing: commit that it idles; read which ids are open; capture; nothing: sleep, and capture again when one of these is over
+//
+// Ids grow. A snapshot names the open ids below the newest that is over, and none above it; a worker that gets an id of its own first
+// knows that all below that were given.
 type Wake struct {
 	// Faults and other servers. The zero value is the protocol on PostgreSQL.
-	ReadsFirst      bool // the producer reads before it takes the lock
-	SkipsProducers  bool // the worker does not wait for the producers
-	CapturesOnce    bool // the worker sleeps without a second capture
-	HiddenProducers bool // YugabyteDB: pg_locks shows only transactions older than a second, so a producer may be overlooked
-	AlwaysNotifies  bool // YugabyteDB: the producer notifies in any case
-	LosesListener   bool // the listener's connection may break, and notifications are lost until it is back
-	SleepsOn        bool // after a reconnect nobody is woken
+	LooksFirst     bool // the producer reads who idles before it gets its id
+	ReadsFirst     bool // the worker reads which ids are open before it commits that it idles
+	SkipsOpen      bool // the worker does not wait for those who were open
+	SkipsYoung     bool // the worker waits for the ids that its snapshot names, and has none of its own
+	CapturesOnce   bool // the worker sleeps without a second capture
+	HiddenIDs      bool // YugabyteDB: the id of a transaction on another node may be overlooked
+	AlwaysNotifies bool // YugabyteDB: the producer notifies in any case
+	LosesListener  bool // the listener's connection may break, and notifications are lost until it is back
+	SleepsOn       bool // after a reconnect nobody is woken
 }
 
 const (
@@ -23,20 +28,25 @@ const (
 )
 
 type producer struct {
-	at     uint8 // 0 new, 1 begun, 2 locked (or, when it reads first, has read), 3 both, 4 ended
-	notify bool
+	id, looked bool
+	ended      bool
+	notify     bool
+	young      bool // no id above its own is over
 }
 
 type idler struct {
-	at       uint8 // 0 awake, 1 about to say that it idles, 2 has said so, 3 has waited for the producers, 4 asleep
-	idles    bool
-	awaits   uint8 // producers that held the lock
+	at       uint8 // 0 awake, 1 found nothing, 2 has written its line, 3 has read the open ids and committed its line, 4 asleep
+	reads    bool  // it has read which ids are open
+	idles    bool  // the line is committed
+	older    uint8 // producers with an id below that of its uncommitted line
+	awaits   uint8 // producers that were open when it read
 	notified bool
 }
 
 type wakeState struct {
 	tasks     uint8 // committed and not captured
 	producers [producers]producer
+	olders    [producers]uint8 // producers with an id below this one's
 	workers   [idlers]idler
 	deaf      bool // the listener's connection is broken
 }
@@ -48,7 +58,7 @@ func (c Wake) Check() Result {
 			return nil
 		}
 		for _, p := range s.producers {
-			if p.at != 0 && p.at != 4 {
+			if !p.ended && (p.id || p.looked) {
 				return nil
 			}
 		}
@@ -61,7 +71,24 @@ func (c Wake) Check() Result {
 	})
 }
 
-func (p producer) locked(readsFirst bool) bool { return p.at == 3 || p.at == 2 && !readsFirst }
+// withIDs are the producers that have an id and are not over.
+func (s *wakeState) withIDs() (set uint8) {
+	for i, p := range s.producers {
+		if p.id {
+			set |= 1 << i
+		}
+	}
+	return set
+}
+
+// over notes that an id is over, which these are below: snapshots name them from now on.
+func (s *wakeState) over(older uint8) {
+	for i := range s.producers {
+		if older>>i&1 == 1 {
+			s.producers[i].young = false
+		}
+	}
+}
 
 func (c Wake) steps(s wakeState, visit func(string, wakeState)) {
 	for i, p := range s.producers {
@@ -70,32 +97,42 @@ func (c Wake) steps(s wakeState, visit func(string, wakeState)) {
 			change(&next, &next.producers[i])
 			visit(fmt.Sprintf("producer %d %s", i, step), next)
 		}
-		read := func(s *wakeState, p *producer) {
-			p.at++
-			p.notify = c.AlwaysNotifies
-			for _, w := range s.workers {
-				p.notify = p.notify || w.idles
-			}
-		}
-		lock := func(_ *wakeState, p *producer) { p.at++ }
 		end := func(s *wakeState, p *producer) {
-			*p = producer{at: 4}
+			s.over(s.olders[i])
+			s.olders[i] = 0
+			*p = producer{ended: true}
+			for j := range s.producers {
+				s.olders[j] &^= 1 << i
+			}
 			for j := range s.workers {
-				s.workers[j].awaits &^= 1 << i
+				w := &s.workers[j]
+				w.older &^= 1 << i
+				if w.awaits>>i&1 == 1 {
+					if w.awaits &^= 1 << i; w.at == 4 {
+						*w = idler{at: 3, reads: true, idles: w.idles, awaits: w.awaits, notified: w.notified} // it looks again
+					}
+				}
 			}
 		}
-		switch p.at {
-		case 0:
-			to("inserts", func(_ *wakeState, p *producer) { p.at = 1 })
-		case 1, 2:
-			step, change := "takes the lock", lock
-			if (p.at == 1) == c.ReadsFirst {
-				step, change = "reads who idles", read
+		switch {
+		case p.ended:
+			if s.tasks < 2 {
+				to("begins anew", func(_ *wakeState, p *producer) { *p = producer{} })
 			}
-			to(step, change)
-			to("rolls back", end)
-		case 3:
-			to("rolls back", end)
+			continue
+		case !p.id && p.looked == c.LooksFirst:
+			to("gets its id and inserts", func(s *wakeState, p *producer) {
+				s.olders[i] = s.withIDs()
+				p.id, p.young = true, true
+			})
+		case !p.looked:
+			to("looks who idles", func(s *wakeState, p *producer) {
+				p.looked, p.notify = true, c.AlwaysNotifies
+				for _, w := range s.workers {
+					p.notify = p.notify || w.idles
+				}
+			})
+		default:
 			to("commits", func(s *wakeState, p *producer) {
 				s.tasks++
 				for j := range s.workers {
@@ -105,10 +142,9 @@ func (c Wake) steps(s wakeState, visit func(string, wakeState)) {
 				}
 				end(s, p)
 			})
-		case 4:
-			if s.tasks < 2 {
-				to("begins anew", func(_ *wakeState, p *producer) { *p = producer{} })
-			}
+		}
+		if p.id || p.looked {
+			to("rolls back", end)
 		}
 	}
 	for i, w := range s.workers {
@@ -125,30 +161,45 @@ func (c Wake) steps(s wakeState, visit func(string, wakeState)) {
 			}
 			w.at = otherwise
 		}
+		read := func(hidden uint8) func(s *wakeState, w *idler) {
+			return func(s *wakeState, w *idler) {
+				w.reads = true
+				w.awaits = s.withIDs() &^ hidden
+				for j, p := range s.producers {
+					if c.SkipsYoung && p.young {
+						w.awaits &^= 1 << j
+					}
+				}
+				if c.SkipsOpen {
+					w.awaits = 0
+				}
+			}
+		}
+		reads := func() {
+			to("reads which ids are open", read(0))
+			if c.HiddenIDs {
+				to("reads which ids are open and overlooks one", read(1))
+				to("reads which ids are open and overlooks both", read(3))
+			}
+		}
 		switch w.at {
 		case 0:
 			to("captures", func(s *wakeState, w *idler) { w.notified = false; capture(s, w, 1) })
 		case 1:
-			to("says that it idles", func(_ *wakeState, w *idler) { w.idles, w.at = true, 2 })
+			if c.ReadsFirst && !w.reads {
+				reads()
+				break
+			}
+			to("writes that it idles", func(s *wakeState, w *idler) { w.at, w.older = 2, s.withIDs() })
 		case 2:
-			ask := func(hidden uint8) func(s *wakeState, w *idler) {
-				return func(s *wakeState, w *idler) {
-					w.at = 3
-					for j, p := range s.producers {
-						if p.locked(c.ReadsFirst) && !c.SkipsProducers && hidden>>j&1 == 0 {
-							w.awaits |= 1 << j
-						}
-					}
-				}
-			}
-			to("asks for the producers", ask(0))
-			if c.HiddenProducers {
-				to("asks for the producers and overlooks one", ask(1))
-				to("asks for the producers and overlooks both", ask(3))
-			}
+			to("commits that it idles", func(s *wakeState, w *idler) {
+				s.over(w.older)
+				w.idles, w.at, w.older = true, 3, 0
+			})
 		case 3:
 			switch {
-			case w.awaits != 0:
+			case !w.reads:
+				reads()
 			case c.CapturesOnce:
 				to("falls asleep", func(_ *wakeState, w *idler) { w.at = 4 })
 			default:

@@ -12,7 +12,6 @@ security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
-set enable_sort = off
 as $$
 declare
     wanted   text;

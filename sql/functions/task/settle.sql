@@ -14,6 +14,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
@@ -57,7 +58,7 @@ begin
     from (
         select listed.id, listed.attempt, listed.status, listed.delay
         from unnest(settle.ids, settle.attempts, settle.results, settle.delays) as listed(id, attempt, status, delay)
-        where octet_length(listed.id) & 0 = 0  -- always: see lock.capture
+        where octet_length(listed.id) & 0 = 0  -- always, so that the list is taken for short, and each id is looked up by the primary key
         order by listed.id
     ) as result
     where task.queue_id = settle.queue_id

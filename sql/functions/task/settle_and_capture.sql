@@ -7,10 +7,11 @@ create or replace function lock.settle_and_capture(
     attempts  bigint[],
     results   text[],
     max       integer,
-    queue_id  text        default 'default',
-    statuses  text[]      default '{new,failed}',
-    owner     text        default null,
-    delays    interval[]  default null
+    queue_id  text         default 'default',
+    statuses  text[]       default '{new,failed}',
+    owner     text         default null,
+    delays    interval[]   default null,
+    since     timestamptz  default null
 )
 returns setof lock.task
 language plpgsql
@@ -27,14 +28,14 @@ begin
     end if;
     return query
         select *
-        from lock.capture(settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner);
+        from lock.capture(settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since);
 end;
 $$;
 
-comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[]) is
+comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], timestamptz) is
     'Settles a worker''s last batch (ids, attempts as captured, results: new, done or failed each; delays: one each, or null), as '
-    'lock.set_statuses does and leaving out what is stale, then captures the next batch as lock.capture does, and returns that. One round trip '
+    'lock.set_statuses does and leaving out what is stale, then captures the next batch as lock.capture does, and returns that (since: as there). One round trip '
     'and one commit for both, and no deadlock between workers. Pass empty arrays when there is nothing to settle. '
     'Errors: those of lock.set_statuses and lock.capture; none of both happens then.';
 
-revoke all on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[]) from public;
+revoke all on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], timestamptz) from public;

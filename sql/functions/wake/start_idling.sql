@@ -1,8 +1,7 @@
 -- start_idling lists a worker that listens and has nothing to do, so that producers notify it; it must be committed at once.
 --
--- Producers hold no lock on a line of the list, and workers touch only their own and, once when they are new and skipping
--- what is locked, those of any queue that died an hour ago. A line keeps its place in the table when it changes (no index has until), so coming and going leaves
--- no dead index entries behind.
+-- Producers lock no line of the list, and workers only their own. One that goes on idling takes away what workers that died an
+-- hour ago have left, and skips what is locked.
 create or replace function lock.start_idling(
     channel   text,
     queue_id  text,
@@ -15,28 +14,30 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    moment  constant timestamptz := clock_timestamp();
 begin
     perform lock_internal.check_id(start_idling.channel, 'channel');
     perform lock_internal.check_id(start_idling.queue_id, 'queue_id');
     perform lock_internal.check_id(start_idling.worker, 'worker');
     perform lock_internal.check_interval(start_idling.lasting, 'lasting', false);
     update lock.idle_worker
-    set until = clock_timestamp() + start_idling.lasting
+    set until = moment + start_idling.lasting
     where idle_worker.channel = start_idling.channel
       and idle_worker.queue_id = start_idling.queue_id
-      and idle_worker.worker = start_idling.worker;
-    if found then
+      and idle_worker.worker = start_idling.worker
+      and idle_worker.until > moment;
+    if not found then
+        insert into lock.idle_worker (channel, queue_id, worker, until)
+        values (start_idling.channel, start_idling.queue_id, start_idling.worker, moment + start_idling.lasting)
+        on conflict on constraint idle_worker_pkey do nothing;
         return;
     end if;
-    insert into lock.idle_worker (channel, queue_id, worker, until)
-    values (start_idling.channel, start_idling.queue_id, start_idling.worker, clock_timestamp() + start_idling.lasting)
-    on conflict on constraint idle_worker_pkey do update
-    set until = excluded.until;
     delete from lock.idle_worker
-    where (idle_worker.channel, idle_worker.queue_id, idle_worker.worker) in (
-        select gone.channel, gone.queue_id, gone.worker
+    where (idle_worker.channel, idle_worker.queue_id, idle_worker.until, idle_worker.worker) in (
+        select gone.channel, gone.queue_id, gone.until, gone.worker
         from lock.idle_worker as gone
-        where gone.until < clock_timestamp() - interval '1 hour'
+        where gone.until < moment - interval '1 hour'
         for update skip locked
     );
 end;
@@ -44,8 +45,9 @@ $$;
 
 comment on function lock.start_idling(text, text, text, interval) is
     'Lists a worker as idle for lasting, so that producers of the queue notify channel, with the queue''s id as payload. For writers of '
-    'workers: (1) listen; (2) start_idling, committed; (3) lock.producers; (4) look for work once more; sleep until a notification, until '
-    'less than lasting is over, or until the producers of step 3 are gone, and look again. A worker that dies costs its queue needless '
-    'notifications for lasting, nothing else. Never waits for producers. Errors: 22004 null, 22023 empty or too long, or a bad interval.';
+    'workers: (1) listen; (2) start_idling, committed; (3) lock.open_transactions, committed; (4) look for work once more; sleep until a '
+    'notification or until less than lasting is over, and, in growing pauses, ask whether one of the transactions of step 3 is gone; look '
+    'again. A worker that dies costs its queue needless notifications for lasting, nothing else. Never waits for producers. '
+    'Errors: 22004 null, 22023 empty or too long, or a bad interval.';
 
 revoke all on function lock.start_idling(text, text, text, interval) from public;

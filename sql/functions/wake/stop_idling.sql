@@ -10,16 +10,17 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    moment  constant timestamptz := clock_timestamp();
 begin
     perform lock_internal.check_id(stop_idling.channel, 'channel');
     perform lock_internal.check_id(stop_idling.queue_id, 'queue_id');
     perform lock_internal.check_id(stop_idling.worker, 'worker');
-    update lock.idle_worker
-    set until = clock_timestamp()
+    delete from lock.idle_worker
     where idle_worker.channel = stop_idling.channel
       and idle_worker.queue_id = stop_idling.queue_id
       and idle_worker.worker = stop_idling.worker
-      and idle_worker.until > clock_timestamp();
+      and idle_worker.until > moment;
     return found;
 end;
 $$;

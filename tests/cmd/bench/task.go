@@ -71,11 +71,20 @@ func lockPair(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size in
 	return q.Capture(ctx, db.CaptureParams{Max: size, QueueID: "default", Statuses: []string{"new", "failed"}})
 }
 
+// lockSteady hands over how far it has come, as locks.WorkTasks does.
 func lockSteady(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size int32) ([]db.Task, error) {
 	ids, attempts, results, delays := taskIDs(settle)
-	return db.New(conn).SettleAndCapture(ctx, db.SettleAndCaptureParams{
+	next := db.SettleAndCaptureParams{
 		Ids: ids, Attempts: attempts, Results: results, Delays: delays, Max: size, QueueID: "default", Statuses: []string{"new", "failed"},
-	})
+	}
+	if len(settle) == int(size) {
+		next.Since = &settle[size-1].AvailableAt
+	}
+	tasks, err := db.New(conn).SettleAndCapture(ctx, next)
+	if err != nil || len(tasks) > 0 || next.Since == nil {
+		return tasks, err
+	}
+	return lockSteady(ctx, conn, nil, size)
 }
 
 // drain lets all clients work a backlog off, and returns tasks per second while its part from one fraction to another was.
