@@ -180,3 +180,88 @@ func TestAttackByOneRight(t *testing.T) {
 	owner.exec("select lock_internal.end_migration((select max(number) from lock.migration), 'up')")
 	thief.fails("42501", "select lock.acquire_mutex('m')")
 }
+
+// Whoever owns a type can give it a cast to json, which to_jsonb runs: the triggers of a tracked table must not, as the schema's owner.
+func TestAttackByAType(t *testing.T) {
+	t.Parallel()
+	eachTrigger(t, func(t *testing.T, e *env, super *session, partition string) {
+		super.exec("create schema shop authorization locks_app")
+		app := e.session(t)
+		for _, sql := range []string{
+			"create table shop.seen (who text)",
+			"create type shop.mood as enum ('good', 'bad')",
+			"create type shop.pair as (a integer, b text)",
+			"create domain shop.amount as integer",
+			"create domain shop.sum as shop.amount",
+			`create function shop.steal(value shop.mood) returns json language plpgsql as $$
+				begin insert into shop.seen values (current_user); return '"stolen"'; end $$`,
+			"create cast (shop.mood as json) with function shop.steal(shop.mood)",
+			"create cast (shop.mood as text) with inout",
+			`create table shop.orders (id integer, mood shop.mood, moods shop.mood[], pair shop.pair, amount shop.amount, sum shop.sum, n numeric, gone text, "odd ""name" shop.mood) ` +
+				strings.Replace(partition, "region", "id", 1),
+			"alter table shop.orders drop column gone",
+		} {
+			app.exec(sql)
+		}
+		if partition != "" {
+			app.exec("create table shop.orders_all partition of shop.orders default")
+		}
+		// A superuser may do it, and would do it for somebody who may not.
+		refused := super.fails("42501", "select lock.track_changes('shop.orders', 'id')")
+		if !strings.Contains(refused.Hint, "to locks_app") {
+			t.Errorf("hint: %s", refused.Hint)
+		}
+		super.exec("grant execute on function lock.record_change(), lock.record_changes() to locks_app")
+		super.exec("select lock.track_changes('shop.orders', 'id')")
+		app.exec(`insert into shop.orders values (1, 'good', '{good,bad}', (1, 'x'), 2, 3, 4.5, 'bad'); insert into shop.orders values (2)`)
+		app.exec("update shop.orders set mood = 'bad' where id = 1")
+		app.exec("delete from shop.orders where id = 1")
+		app.exec("insert into shop.orders select n from generate_series(101, 300) n")
+		if who := get[string](super, "select coalesce(string_agg(distinct who, ' '), '') from shop.seen"); who != "" {
+			t.Errorf("the cast ran as %s", who)
+		}
+		for _, c := range []struct{ operation, image, want string }{
+			{"INSERT", "new", `{"n": 4.5, "id": 1, "sum": 3, "mood": "good", "pair": "(1,x)", "moods": "{good,bad}", "amount": 2, "odd \"name": "bad"}`},
+			{"UPDATE", "old", `{"n": 4.5, "id": 1, "sum": 3, "mood": "good", "pair": "(1,x)", "moods": "{good,bad}", "amount": 2, "odd \"name": "bad"}`},
+			{"UPDATE", "new", `{"n": 4.5, "id": 1, "sum": 3, "mood": "bad", "pair": "(1,x)", "moods": "{good,bad}", "amount": 2, "odd \"name": "bad"}`},
+			{"DELETE", "old", `{"n": 4.5, "id": 1, "sum": 3, "mood": "bad", "pair": "(1,x)", "moods": "{good,bad}", "amount": 2, "odd \"name": "bad"}`},
+		} {
+			answers(super, c.want, "select payload ->> $1 from lock.request where entity_id = '1' and payload ->> 'operation' = $2", c.image, c.operation)
+		}
+		answers(super, `{"n": null, "id": 2, "sum": null, "mood": null, "pair": null, "moods": null, "amount": null, "odd \"name": null}`,
+			"select payload ->> 'new' from lock.request where entity_id = '2'")
+		answers(super, 200, "select count(*)::int from lock.request where entity_id::int > 100")
+	})
+}
+
+// What is ours cannot be tracked, whatever the setting makes of its name.
+func TestAttackByQuotingNames(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	owner := e.sessionAs(t, e.owner)
+	owner.exec("set quote_all_identifiers = on")
+	for _, table := range []string{"lock.request", "lock.mutex"} {
+		owner.fails("42809", "select lock.track_changes($1::text::regclass, 'queue_id')", table)
+	}
+}
+
+// What an application has built on a view of ours is named when goose goes down over it.
+func TestMigrateDownNamesWhatIsInTheWay(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	owner := e.sessionAs(t, e.owner)
+	owner.exec("create schema app; create view app.depth as select * from lock.queue_depth; create view app.mutexes as select task_id from lock.mutex_status")
+	provider, closeDB, err := gooseProvider(e.owner)
+	must(t, err)
+	defer closeDB()
+	if _, err := provider.Down(ctx); code(err) != "2BP01" || !strings.Contains(err.Error(), "app.depth is built on lock.queue_depth") {
+		t.Errorf("got %v", err)
+	}
+	owner.exec("drop view app.depth")
+	_, err = provider.Down(ctx)
+	must(t, err)
+	if _, err := provider.DownTo(ctx, 0); code(err) != "2BP01" || !strings.Contains(err.Error(), "app.mutexes is built on lock.mutex_status") {
+		t.Errorf("got %v", err)
+	}
+	must(t, migrate(e.owner, 0))
+}

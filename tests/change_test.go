@@ -259,7 +259,7 @@ func TestChangeCheckers(t *testing.T) {
 	t.Run("catch changes that are lost", func(t *testing.T) {
 		t.Parallel()
 		eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
-			mutate(t, e, "record_change", "payload := ", "if random() < 0.1 then return null; end if; payload := ")
+			mutate(t, e, "record_change", "perform lock_internal.record_images", "if random() < 0.1 then return null; end if; perform lock_internal.record_images")
 			mutate(t, e, "record_changes", "perform lock_internal.check_tracked", "if random() < 0.1 then return null; end if; perform lock_internal.check_tracked")
 			if verdict := changeFire(t, e, s, partition, false); !strings.HasPrefix(verdict, "committed, not seen") {
 				t.Errorf("verdict: %q", verdict)

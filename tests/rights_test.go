@@ -50,7 +50,7 @@ func TestRights(t *testing.T) {
 		}
 	})
 	for what, sql := range map[string]string{
-		"functions without a comment":             "select oid::regprocedure::text from pg_proc where pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace) and obj_description(oid, 'pg_proc') is null",
+		"functions without a comment":             "select oid::regprocedure::text from pg_proc where pronamespace = 'lock'::regnamespace and obj_description(oid, 'pg_proc') is null",
 		"relations without a comment":             "select relname::text from pg_class where relnamespace = 'lock'::regnamespace and relkind in ('r', 'v', 'S') and relname !~ '_seq$' and obj_description(oid, 'pg_class') is null",
 		"functions that PUBLIC may execute":       "select oid::regprocedure::text from pg_proc where pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace) and has_function_privilege('public', oid, 'execute')",
 		"relations that PUBLIC may read":          "select oid::regclass::text from pg_class where relnamespace = 'lock'::regnamespace and relkind in ('r', 'v') and has_table_privilege('public', oid, 'select, insert, update, delete, truncate, references, trigger')",
@@ -58,7 +58,8 @@ func TestRights(t *testing.T) {
 		"definer functions without a search_path": "select oid::regprocedure::text from pg_proc where pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace) and prosecdef and not coalesce(proconfig, '{}') @> '{\"search_path=pg_catalog, pg_temp\"}'",
 		"indexes that an upgrade of the operating system can break": `select indexrelid::regclass::text from pg_index join pg_class on pg_class.oid = indexrelid
 			where relnamespace = 'lock'::regnamespace and exists (select from unnest(indcollation) as used where used <> 0 and used <> '"C"'::regcollation)`,
-		"strict functions":                               "select oid::regprocedure::text from pg_proc where pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace) and proisstrict",
+		"strict functions": "select oid::regprocedure::text from pg_proc where pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace) and proisstrict",
+		"views that show a function what they leave out": "select oid::regclass::text from pg_class where relnamespace = 'lock'::regnamespace and relkind = 'v' and not coalesce(reloptions, '{}') @> '{security_barrier=true}'",
 		"views that the role may not read":               "select oid::regclass::text from pg_class where relnamespace = 'lock'::regnamespace and relkind = 'v' and not has_table_privilege('locks_app', oid, 'select')",
 		"schemas with tables or views that are internal": "select oid::regclass::text from pg_class where relnamespace = 'lock_internal'::regnamespace",
 		"internal schemas that the role may use":         "select 'lock_internal' where has_schema_privilege('locks_app', 'lock_internal', 'usage')",

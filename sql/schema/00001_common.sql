@@ -137,8 +137,6 @@ return case when lock_internal.is_advisory() then 'advisory' else 'row' end;
 comment on function lock.engine() is
     'What a key lock is made of in this database: advisory (PostgreSQL) or row (YugabyteDB). Chosen once, by the first migration.';
 
-revoke all on function lock.engine() from public;
-
 -- file: sql/functions/admin/findings.sql
 -- +goose StatementBegin
 -- findings judges this session's settings as those of a server of the version given.
@@ -278,11 +276,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.findings(text) is
-    'What lock.check() answers, for a version.';
-
-revoke all on function lock_internal.findings(text) from public;
-
 -- file: sql/functions/admin/check.sql
 -- +goose StatementBegin
 -- check says in one row each what is wrong with this server, as this session sees it, for the locks of this schema.
@@ -310,8 +303,6 @@ comment on function lock.check() is
     'work; warning: it works with a limit that the finding names; notice: good to know. Settings are read as this session has them, so '
     'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing.';
 
-revoke all on function lock.check() from public;
-
 -- file: sql/functions/admin/revoke_from_public.sql
 -- +goose StatementBegin
 -- revoke_from_public takes everything in both schemas from PUBLIC: a restore without ACLs gives it what a function has by default.
@@ -331,11 +322,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.revoke_from_public() is
-    'Takes everything in schemas lock and lock_internal from PUBLIC. Errors: 42501 not the owner.';
-
-revoke all on function lock_internal.revoke_from_public() from public;
 
 -- file: sql/functions/admin/granted_functions.sql
 -- +goose StatementBegin
@@ -361,11 +347,6 @@ as $$
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.granted_functions() is
-    'Every function that lock.grant_to gives.';
-
-revoke all on function lock_internal.granted_functions() from public;
-
 -- file: sql/functions/admin/granted_views.sql
 -- +goose StatementBegin
 -- granted_views lists what grant_to gives: every view of schema lock.
@@ -382,11 +363,6 @@ as $$
     order by 1;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.granted_views() is
-    'Every view that lock.grant_to gives.';
-
-revoke all on function lock_internal.granted_views() from public;
 
 -- file: sql/functions/admin/grant_to.sql
 -- +goose StatementBegin
@@ -435,8 +411,6 @@ $$;
 comment on function lock.grant_to(name) is
     'For the schema''s owner. Gives a role every function and view that is not for the owner alone, and no table. Migrations that come later extend it by themselves. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
 
-revoke all on function lock.grant_to(name) from public;
-
 -- file: sql/functions/admin/granted.sql
 -- +goose StatementBegin
 -- granted does nothing: the roles that may execute it are those that were named to lock.grant_to.
@@ -447,11 +421,6 @@ immutable
 as $$
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.granted() is
-    'Does nothing. The roles that may execute it are those that lock.grant_to was called for: migrations extend what they have.';
-
-revoke all on function lock_internal.granted() from public;
 
 -- file: sql/functions/admin/revoke_from.sql
 -- +goose StatementBegin
@@ -491,8 +460,6 @@ $$;
 comment on function lock.revoke_from(name) is
     'For the schema''s owner. Takes back everything that lock.grant_to gave a role. Grants are taken back at once, locks that are held go on until their transactions end. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
 
-revoke all on function lock.revoke_from(name) from public;
-
 -- file: sql/functions/common/give_up.sql
 -- +goose StatementBegin
 -- give_up ends a loop that found its row taken, and then free again, too many times.
@@ -512,11 +479,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.give_up(text, text) is
-    'Raises 40001 after a bounded number of attempts.';
-
-revoke all on function lock_internal.give_up(text, text) from public;
 
 -- file: sql/functions/common/await_row.sql
 -- +goose StatementBegin
@@ -553,11 +515,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.await_row(regclass, name, text, integer) is
-    'From the second round on, waits until nobody has a row locked; raises 40001 in the hundredth.';
-
-revoke all on function lock_internal.await_row(regclass, name, text, integer) from public;
-
 -- file: sql/functions/common/check_primary.sql
 -- +goose StatementBegin
 -- check_primary refuses to work on a standby, where a lock would exclude nobody.
@@ -576,11 +533,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.check_primary() is
-    'Refuses to work on a standby (25006).';
-
-revoke all on function lock_internal.check_primary() from public;
 
 -- file: sql/functions/common/check_interval.sql
 -- +goose StatementBegin
@@ -621,11 +573,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.check_interval(interval, text, boolean) is
-    'Refuses an interval that is null (22004), infinite, zero, negative, over 36525 days (100 years), or, when fixed, has months (22023).';
-
-revoke all on function lock_internal.check_interval(interval, text, boolean) from public;
-
 -- file: sql/functions/common/check_length.sql
 -- +goose StatementBegin
 -- check_length refuses what check_interval refuses, and mixtures that are not positive in February.
@@ -649,11 +596,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.check_length(interval, text, boolean) is
-    'Refuses what lock_internal.check_interval refuses, and an interval that is not positive in every month (22023).';
-
-revoke all on function lock_internal.check_length(interval, text, boolean) from public;
 
 -- file: sql/functions/common/check_max.sql
 -- +goose StatementBegin
@@ -680,11 +622,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.check_max(integer) is
-    'Refuses a limit that is null (22004) or below 1 (22023).';
-
-revoke all on function lock_internal.check_max(integer) from public;
-
 -- file: sql/functions/common/check_drop.sql
 -- +goose StatementBegin
 -- check_drop refuses bad arguments of the functions that drop unused ids.
@@ -704,11 +641,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.check_drop(interval, integer) is
-    'Refuses a bad unused_for (as lock_internal.check_length does) or max (22004, 22023).';
-
-revoke all on function lock_internal.check_drop(interval, integer) from public;
 
 -- file: sql/functions/common/check_id.sql
 -- +goose StatementBegin
@@ -740,11 +672,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.check_id(text, text) is
-    'Refuses an id, name or owner that is null (22004), empty or longer than 1024 bytes (22023).';
-
-revoke all on function lock_internal.check_id(text, text) from public;
-
 -- file: sql/functions/common/check_text.sql
 -- +goose StatementBegin
 -- check_text refuses a text for people that is null, blank or longer than 1024 bytes.
@@ -768,11 +695,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.check_text(text, text) is
-    'Refuses a text for people that is null (22004), blank or longer than 1024 bytes (22023).';
-
-revoke all on function lock_internal.check_text(text, text) from public;
-
 -- file: sql/functions/common/full_hour.sql
 -- +goose StatementBegin
 -- full_hour is the start of an hour: what the columns unused_since hold, so that their indexes change once an hour. Cheaper than date_trunc.
@@ -787,11 +709,6 @@ as $$
     select date_bin(interval '1 hour', full_hour.at, timestamp 'epoch');
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.full_hour(timestamp) is
-    'The start of the hour of a time.';
-
-revoke all on function lock_internal.full_hour(timestamp) from public;
 
 -- file: sql/functions/common/is_yugabyte.sql
 -- +goose StatementBegin
@@ -809,11 +726,6 @@ as $$
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.is_yugabyte() is
-    'Whether this server is YugabyteDB.';
-
-revoke all on function lock_internal.is_yugabyte() from public;
-
 -- file: sql/functions/common/milliseconds.sql
 -- +goose StatementBegin
 -- milliseconds turns a wait into what lock_timeout takes: rounded up, at least 1, at most its greatest value (24.8 days).
@@ -829,11 +741,6 @@ as $$
     select greatest(1, least(2147483647, ceil(extract(epoch from milliseconds.wait) * 1000)))::integer;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.milliseconds(interval) is
-    'A wait in milliseconds, rounded up, between 1 and 2147483647.';
-
-revoke all on function lock_internal.milliseconds(interval) from public;
 
 -- file: sql/functions/common/record_forced_release.sql
 -- +goose StatementBegin
@@ -857,11 +764,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.record_forced_release(text, text, text, jsonb) is
-    'One row of lock.forced_release; the operator is the role that logged in.';
-
-revoke all on function lock_internal.record_forced_release(text, text, text, jsonb) from public;
-
 -- file: sql/functions/common/utc.sql
 -- +goose StatementBegin
 -- utc is a time as the clocks of UTC show it: adding an interval to that depends on no session's time zone.
@@ -879,11 +781,6 @@ as $$
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.utc(timestamptz) is
-    'A time in UTC, without a zone.';
-
-revoke all on function lock_internal.utc(timestamptz) from public;
-
 -- file: sql/functions/common/unused_before.sql
 -- +goose StatementBegin
 -- unused_before is the latest start of an hour, in UTC, all of which was over at least unused_for ago.
@@ -898,11 +795,6 @@ as $$
     select lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.unused_before(interval) is
-    'What a column unused_since, which holds the start of an hour in UTC, must not exceed.';
-
-revoke all on function lock_internal.unused_before(interval) from public;
 
 -- file: sql/functions/migration/end_migration.sql
 -- +goose StatementBegin
@@ -942,11 +834,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.end_migration(integer, text) is
-    'The last statement of every migration.';
-
-revoke all on function lock_internal.end_migration(integer, text) from public;
-
 -- file: sql/functions/migration/refuse_dependents.sql
 -- +goose StatementBegin
 -- refuse_dependents stops a migration that goes down when a view of an application is built on a relation that it drops.
@@ -981,11 +868,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.refuse_dependents(text[]) is
-    'Stops a migration that goes down over the views that an application has built on its relations. Errors: 2BP01, with the names.';
-
-revoke all on function lock_internal.refuse_dependents(text[]) from public;
 
 -- file: sql/functions/migration/start_migration.sql
 -- +goose StatementBegin
@@ -1051,12 +933,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.start_migration(integer, text) is
-    'The first call of every migration. Waits for other migrators for lock_timeout, or a minute where that is not set. '
-    'Errors: 42501 not the owner, 55P03 another session holds the migrators'' lock, 55006 the schema is not where this migration starts.';
-
-revoke all on function lock_internal.start_migration(integer, text) from public;
 
 -- end of functions
 

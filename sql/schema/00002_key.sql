@@ -81,11 +81,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.add_key(bigint, text, boolean) is
-    'Makes sure that a key has a row to lock; false when an uncommitted row of somebody else is in the way.';
-
-revoke all on function lock_internal.add_key(bigint, text, boolean) from public;
-
 -- file: sql/functions/key/advisory_key.sql
 -- +goose StatementBegin
 -- advisory_key maps a key to the advisory lock that stands for it, and back: it is its own inverse.
@@ -105,8 +100,6 @@ $$;
 
 comment on function lock.advisory_key(bigint) is
     'The advisory lock that stands for a key, and the key that an advisory lock of pg_locks stands for: it is its own inverse. Null for null.';
-
-revoke all on function lock.advisory_key(bigint) from public;
 
 -- file: sql/functions/key/key_of.sql
 -- +goose StatementBegin
@@ -137,11 +130,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.key_of(bigint, text) is
-    'The key that a number or a name means (22004 neither, 22023 a bad name).';
-
-revoke all on function lock_internal.key_of(bigint, text) from public;
 
 -- file: sql/functions/key/hold_row.sql
 -- +goose StatementBegin
@@ -203,11 +191,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.hold_row(bigint, text, boolean, interval) is
-    'Takes a key on the row engine; wait null waits for ever, zero never.';
-
-revoke all on function lock_internal.hold_row(bigint, text, boolean, interval) from public;
-
 -- file: sql/functions/key/hold_key.sql
 -- +goose StatementBegin
 -- hold_key takes a key until the transaction ends, and waits for it as long as it takes.
@@ -255,11 +238,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.hold_key(bigint, text, boolean) is
-    'Takes a key, by number or by name, until the transaction ends; waits.';
-
-revoke all on function lock_internal.hold_key(bigint, text, boolean) from public;
-
 -- file: sql/functions/key/key.sql
 -- +goose StatementBegin
 -- key turns a name into the bigint that is locked for it.
@@ -283,8 +261,6 @@ comment on function lock.key(text) is
     'The bigint that is locked for a name: a 64-bit hash of its bytes, which stays the same as long as the database has the encoding it has. '
     'Two of 100 million names share a key with a probability below one in a thousand; they then exclude each other, which is safe. '
     'Errors: 22004 null, 22023 empty or longer than 1024 bytes.';
-
-revoke all on function lock.key(text) from public;
 
 -- file: sql/functions/key/exclusive.sql
 -- exclusive takes a key for this transaction alone; waits until every other holder has ended.
@@ -310,8 +286,6 @@ comment on function lock.exclusive(bigint) is
     'Re-entrant. See what holders before did with a statement that follows, under READ COMMITTED: this one''s snapshot is from before the wait. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
     'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
 
-revoke all on function lock.exclusive(bigint) from public;
-
 create or replace function lock.exclusive(
     name  text
 )
@@ -327,8 +301,6 @@ end;
 
 comment on function lock.exclusive(text) is
     'As lock.exclusive(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
-
-revoke all on function lock.exclusive(text) from public;
 
 -- file: sql/functions/key/exclusive_all.sql
 -- +goose StatementBegin
@@ -372,8 +344,6 @@ comment on function lock.exclusive_all(text[]) is
     'shared lock table until the transaction ends: 53200 with a hint when max_locks_per_transaction is too small for them. '
     'Errors: 22004 null array or element, 22023 bad name, and those of lock.exclusive.';
 
-revoke all on function lock.exclusive_all(text[]) from public;
-
 -- file: sql/functions/key/shared.sql
 -- shared takes a key together with other sharers, until the transaction ends; waits for an exclusive holder.
 --
@@ -396,8 +366,6 @@ comment on function lock.shared(bigint) is
     'Re-entrant. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
     'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
 
-revoke all on function lock.shared(bigint) from public;
-
 create or replace function lock.shared(
     name  text
 )
@@ -413,8 +381,6 @@ end;
 
 comment on function lock.shared(text) is
     'As lock.shared(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
-
-revoke all on function lock.shared(text) from public;
 
 -- file: sql/functions/key/try_key.sql
 -- +goose StatementBegin
@@ -466,11 +432,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.try_key(bigint, text, boolean, interval) is
-    'Takes a key, by number or by name, until the transaction ends; false when that would take longer than wait.';
-
-revoke all on function lock_internal.try_key(bigint, text, boolean, interval) from public;
-
 -- file: sql/functions/key/try_exclusive.sql
 -- try_exclusive takes a key as exclusive does, or answers false when that would take longer than wait.
 --
@@ -498,8 +459,6 @@ comment on function lock.try_exclusive(bigint, interval) is
     'Errors: 22004 null, 22023 bad name, or a wait that is negative, infinite or has months, 25006 on a standby, 40P01 deadlock, '
     '40001 (row engine under snapshot isolation), 57014 statement_timeout.';
 
-revoke all on function lock.try_exclusive(bigint, interval) from public;
-
 create or replace function lock.try_exclusive(
     name  text,
     wait  interval default '0'
@@ -518,8 +477,6 @@ return coalesce(
 
 comment on function lock.try_exclusive(text, interval) is
     'As lock.try_exclusive(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
-
-revoke all on function lock.try_exclusive(text, interval) from public;
 
 -- file: sql/functions/key/try_shared.sql
 -- try_shared takes a key as shared does, or answers false when that would take longer than wait.
@@ -548,8 +505,6 @@ comment on function lock.try_shared(bigint, interval) is
     'Errors: 22004 null, 22023 bad name, or a wait that is negative, infinite or has months, 25006 on a standby, 40P01 deadlock, '
     '40001 (row engine under snapshot isolation), 57014 statement_timeout.';
 
-revoke all on function lock.try_shared(bigint, interval) from public;
-
 create or replace function lock.try_shared(
     name  text,
     wait  interval default '0'
@@ -568,8 +523,6 @@ return coalesce(
 
 comment on function lock.try_shared(text, interval) is
     'As lock.try_shared(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
-
-revoke all on function lock.try_shared(text, interval) from public;
 
 -- file: sql/functions/key/unlock.sql
 -- +goose StatementBegin
@@ -628,8 +581,6 @@ comment on function lock.unlock(bigint) is
     'for a sharer before PostgreSQL 17, waits for it), and on the row engine when it is not known. The lock itself ends with the transaction, not here, and calling unlock '
     'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
-revoke all on function lock.unlock(bigint) from public;
-
 -- +goose StatementBegin
 create or replace function lock.unlock(
     name  text
@@ -648,8 +599,6 @@ $$;
 
 comment on function lock.unlock(text) is
     'As lock.unlock(bigint), for lock.key(name).';
-
-revoke all on function lock.unlock(text) from public;
 
 -- file: sql/functions/key/vacuum.sql
 -- +goose StatementBegin
@@ -714,8 +663,6 @@ comment on function lock.vacuum() is
     'advisory engine. Never waits, never frees a lock. One statement: run it from cron when keys come and go by the thousand, and not '
     'at all for a fixed set of keys. Errors: 25006 read-only, 40001 under REPEATABLE READ when something changed since the snapshot.';
 
-revoke all on function lock.vacuum() from public;
-
 -- end of functions
 
 -- The numbers left out are those whose upper half is that of a small number: a program's own locks, and no keys of ours but with
@@ -734,7 +681,7 @@ begin
         if exists (select from pg_class where pg_class.oid = 'lock.locked_keys'::regclass and pg_class.relkind = 'r') then
             drop table lock.locked_keys;
         end if;
-        create or replace view lock.locked_keys as
+        create or replace view lock.locked_keys with (security_barrier) as
         select
             held.key,
             (select min(key_name.name) from lock.key_name where key_name.key = held.key) as name,
@@ -766,6 +713,7 @@ select lock_internal.end_migration(2, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(2, 'down');
+select lock_internal.refuse_dependents('{lock.locked_keys, lock.key_name}');
 
 -- +goose StatementBegin
 do $$

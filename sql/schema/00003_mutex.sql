@@ -41,7 +41,7 @@ comment on column lock.mutex.set_aside is
 comment on column lock.mutex.unused_since is
     'The hour of released_at, in UTC.';
 
-create or replace view lock.mutex_status as
+create or replace view lock.mutex_status with (security_barrier) as
 select
     mutex.task_id,
     mutex.acquired,
@@ -122,8 +122,6 @@ comment on function lock.acquire_mutex(text, text) is
     'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock when transactions acquire several in different orders, 55P03 lock_timeout. '
     'After the SQL mutex (update ... and acquired != true) and the Redis one (zadd xx ch).';
 
-revoke all on function lock.acquire_mutex(text, text) from public;
-
 -- file: sql/functions/mutex/create_mutex.sql
 -- +goose StatementBegin
 -- create_mutex makes a mutex that nobody has acquired; false when it exists.
@@ -156,8 +154,6 @@ comment on function lock.create_mutex(text) is
     'Optional: lock.acquire_mutex makes what it needs. Waits only for a transaction that is making the same mutex. Rolled back, it never was. '
     'Errors: 22004, 22023 bad task_id, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
     'After the Redis mutex: zadd nx 0.';
-
-revoke all on function lock.create_mutex(text) from public;
 
 -- file: sql/functions/mutex/drop_unused_mutexes.sql
 -- +goose StatementBegin
@@ -221,8 +217,6 @@ comment on function lock.drop_unused_mutexes(interval, integer) is
     'Never one that is acquired, never waits. The next acquire makes a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
-revoke all on function lock.drop_unused_mutexes(interval, integer) from public;
-
 -- file: sql/functions/mutex/force_release_mutex.sql
 -- +goose StatementBegin
 -- force_release_mutex takes a mutex away from whoever acquired it, and records who did so and why.
@@ -268,8 +262,6 @@ comment on function lock.force_release_mutex(text, text) is
     'For the schema''s owner. Releases a mutex whoever acquired it and returns true; false when it is not acquired. lock.forced_release records the operator, the reason (1 to 1024 bytes), '
     'and the owner and time of the acquisition. The holder is not told: make sure that it is gone. Waits for a transaction that is releasing it. '
     'Errors: 22004, 22023 bad task_id or reason, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
-
-revoke all on function lock.force_release_mutex(text, text) from public;
 
 -- file: sql/functions/mutex/release_mutex.sql
 -- +goose StatementBegin
@@ -339,8 +331,6 @@ comment on function lock.release_mutex(text, text) is
     'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01, 55P03 lock_timeout. '
     'After the SQL mutex (update ... and acquired != false) and the Redis one (zadd xx ch).';
 
-revoke all on function lock.release_mutex(text, text) from public;
-
 -- end of functions
 
 select lock_internal.end_migration(3, 'up');
@@ -348,6 +338,7 @@ select lock_internal.end_migration(3, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(3, 'down');
+select lock_internal.refuse_dependents('{lock.mutex_status, lock.mutex}');
 
 -- functions of mutex: written by make migration, not by hand
 

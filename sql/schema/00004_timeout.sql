@@ -21,7 +21,7 @@ comment on column lock.timeout.ts is
 comment on column lock.timeout.unused_since is
     'The hour, in UTC, in which the last interval ends, or in which it was made.';
 
-create or replace view lock.timeout_status as
+create or replace view lock.timeout_status with (security_barrier) as
 select
     timed.task_id,
     timed.timeout,
@@ -79,11 +79,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.pull_back_timeout(text) is
-    'Sets ts to now when it lies more than the interval and a minute in the future.';
-
-revoke all on function lock_internal.pull_back_timeout(text) from public;
-
 -- file: sql/functions/timeout/create_timeout.sql
 -- +goose StatementBegin
 -- create_timeout makes a timeout that can be acquired at once; false when it exists, which then has the new interval.
@@ -132,8 +127,6 @@ comment on function lock.create_timeout(text, interval) is
     'Makes a timeout (task_id: 1 to 1024 bytes; timeout: over 0, up to 100 years) that can be acquired at once and returns true. When it exists, returns false, and it has the new interval, which counts from the last grant. '
     'A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists with this interval. Waits for a transaction that is making, changing or acquiring it. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped.';
-
-revoke all on function lock.create_timeout(text, interval) from public;
 
 -- file: sql/functions/timeout/acquire_timeout.sql
 -- +goose StatementBegin
@@ -212,8 +205,6 @@ comment on function lock.acquire_timeout(text) is
     'Errors: 22004, 22023 bad task_id, P0002 never created, or dropped, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
     'After the SQL timeout lock (update ... and ts + timeout < now).';
 
-revoke all on function lock.acquire_timeout(text) from public;
-
 -- file: sql/functions/timeout/drop_unused_timeouts.sql
 -- +goose StatementBegin
 -- drop_unused_timeouts deletes timeouts whose interval passed long ago.
@@ -260,8 +251,6 @@ comment on function lock.drop_unused_timeouts(interval, integer) is
     'For the schema''s owner. Deletes at most max timeouts whose last interval, or making when they were never acquired, ended at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
     'Never one that is denied now, never waits. A dropped one must be made again: until then acquiring it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
-
-revoke all on function lock.drop_unused_timeouts(interval, integer) from public;
 
 -- file: sql/functions/timeout/force_release_timeout.sql
 -- +goose StatementBegin
@@ -314,8 +303,6 @@ comment on function lock.force_release_timeout(text, text) is
     'For the schema''s owner. Lets a timeout be acquired at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
     'Waits for a transaction that has just acquired it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
-revoke all on function lock.force_release_timeout(text, text) from public;
-
 -- end of functions
 
 select lock_internal.end_migration(4, 'up');
@@ -323,6 +310,7 @@ select lock_internal.end_migration(4, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(4, 'down');
+select lock_internal.refuse_dependents('{lock.timeout_status, lock.timeout}');
 
 -- functions of timeout: written by make migration, not by hand
 

@@ -25,7 +25,7 @@ comment on column lock.time_slot.resolution is
 comment on column lock.time_slot.unused_since is
     'The hour, in UTC, in which the newest slot ends or in which it was granted, whichever is later.';
 
-create or replace view lock.time_slot_status as
+create or replace view lock.time_slot_status with (security_barrier) as
 select
     timed.task_id,
     timed.slot_start,
@@ -130,8 +130,6 @@ comment on function lock.acquire_time_slot(text, interval, timestamptz) is
     'Errors: 22004, 22023 bad arguments, 22008 at the ends of time, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
     'After the Redis timeout lock (zadd gt ch with the score floor(ts / timeout)).';
 
-revoke all on function lock.acquire_time_slot(text, interval, timestamptz) from public;
-
 -- file: sql/functions/time_slot/drop_unused_time_slots.sql
 -- +goose StatementBegin
 -- drop_unused_time_slots forgets tasks whose newest slot ended, and was granted, long ago.
@@ -178,8 +176,6 @@ comment on function lock.drop_unused_time_slots(interval, integer) is
     'With at left out no slot is ever granted twice. Never waits. Times are kept to the hour, so one can stay up to an hour longer. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
-revoke all on function lock.drop_unused_time_slots(interval, integer) from public;
-
 -- file: sql/functions/time_slot/force_release_time_slot.sql
 -- +goose StatementBegin
 -- force_release_time_slot forgets which slot was the newest, and records who did so and why.
@@ -220,8 +216,6 @@ comment on function lock.force_release_time_slot(text, text) is
     'For a slot that a producer took far in the future, or a clock that was set back. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
     'Waits for a transaction that has just acquired a slot. Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
-revoke all on function lock.force_release_time_slot(text, text) from public;
-
 -- end of functions
 
 select lock_internal.end_migration(5, 'up');
@@ -229,6 +223,7 @@ select lock_internal.end_migration(5, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(5, 'down');
+select lock_internal.refuse_dependents('{lock.time_slot_status, lock.time_slot}');
 
 -- functions of time_slot: written by make migration, not by hand
 

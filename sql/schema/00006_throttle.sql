@@ -30,7 +30,7 @@ comment on column lock.throttled_resource.last_locker_details is
 comment on column lock.throttled_resource.unused_since is
     'The hour, in UTC, in which the last interval ends, or in which it was made.';
 
-create or replace view lock.throttled_resource_status as
+create or replace view lock.throttled_resource_status with (security_barrier) as
 select
     timed.resource_id,
     timed.throttle_interval,
@@ -108,8 +108,6 @@ comment on function lock.create_throttled_resource(text, interval) is
     'A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists with this interval. Waits for a transaction that is making, changing or locking it. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped.';
 
-revoke all on function lock.create_throttled_resource(text, interval) from public;
-
 -- file: sql/functions/throttle/drop_unused_throttled_resources.sql
 -- +goose StatementBegin
 -- drop_unused_throttled_resources deletes throttled resources whose interval passed long ago.
@@ -154,8 +152,6 @@ comment on function lock.drop_unused_throttled_resources(interval, integer) is
     'For the schema''s owner. Deletes at most max throttled resources whose last interval, or making when they were never locked, ended at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
     'Never one that is denied now, never waits. A dropped one must be made again: until then locking it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
-
-revoke all on function lock.drop_unused_throttled_resources(interval, integer) from public;
 
 -- file: sql/functions/throttle/force_release_throttled_resource.sql
 -- +goose StatementBegin
@@ -208,8 +204,6 @@ comment on function lock.force_release_throttled_resource(text, text) is
     'For the schema''s owner. Lets a resource be locked at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
     'Waits for a transaction that has just locked it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
-revoke all on function lock.force_release_throttled_resource(text, text) from public;
-
 -- file: sql/functions/throttle/pull_back_throttled_resource.sql
 -- +goose StatementBegin
 -- pull_back_throttled_resource brings a time that lies far in the future back to now, because the clock was set back since it was stored.
@@ -245,11 +239,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.pull_back_throttled_resource(text) is
-    'Sets last_locked to now when it lies more than the interval and a minute in the future.';
-
-revoke all on function lock_internal.pull_back_throttled_resource(text) from public;
 
 -- file: sql/functions/throttle/lock_throttled_resource.sql
 -- +goose StatementBegin
@@ -322,8 +311,6 @@ comment on function lock.lock_throttled_resource(text, text) is
     'Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
     'After the time-locked resources in PostgreSQL (for update skip locked).';
 
-revoke all on function lock.lock_throttled_resource(text, text) from public;
-
 -- end of functions
 
 select lock_internal.end_migration(6, 'up');
@@ -331,6 +318,7 @@ select lock_internal.end_migration(6, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(6, 'down');
+select lock_internal.refuse_dependents('{lock.throttled_resource_status, lock.throttled_resource}');
 
 -- functions of throttle: written by make migration, not by hand
 

@@ -52,7 +52,7 @@ comment on table lock.lease_floor is
 
 insert into lock.lease_floor (token) values (0) on conflict do nothing;
 
-create or replace view lock.lease_holder as
+create or replace view lock.lease_holder with (security_barrier) as
 select
     lease.name,
     lease.token,
@@ -100,11 +100,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.check_lease(text, text, interval, integer) is
-    'Refuses a bad name, owner, ttl or number of permits (22004, 22023).';
-
-revoke all on function lock_internal.check_lease(text, text, interval, integer) from public;
-
 -- file: sql/functions/lease/add_lease_name.sql
 -- +goose StatementBegin
 -- add_lease_name makes the row of a new name and returns its first token, which no lease on this
@@ -140,11 +135,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.add_lease_name(text) is
-    'Makes the row of a new name and returns its first token.';
-
-revoke all on function lock_internal.add_lease_name(text) from public;
 
 -- file: sql/functions/lease/acquire_lease.sql
 -- +goose StatementBegin
@@ -282,8 +272,6 @@ comment on function lock.acquire_lease(text, text, interval, integer) is
     'infinite, months), permits below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 25006 read-only. '
     'Leases, fencing tokens and counting semaphores are beyond the articles that the other kinds come from.';
 
-revoke all on function lock.acquire_lease(text, text, interval, integer) from public;
-
 -- file: sql/functions/lease/check_token.sql
 -- +goose StatementBegin
 -- check_token refuses a name or token that is null, and a name that no lease can have.
@@ -306,11 +294,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.check_token(text, bigint) is
-    'Refuses a null token (22004) and a bad name (22004, 22023).';
-
-revoke all on function lock_internal.check_token(text, bigint) from public;
 
 -- file: sql/functions/lease/assert_lease.sql
 -- +goose StatementBegin
@@ -393,8 +376,6 @@ comment on function lock.assert_lease(text, bigint) is
     'expires before that. So nothing is committed by a holder after its successor was granted. Waits only for a transaction that is releasing or '
     'taking over this lease. Errors: 22004 null, LK001 lost, 40001 under REPEATABLE READ and SERIALIZABLE when '
     'the lease went or came after the snapshot, 25006 read-only.';
-
-revoke all on function lock.assert_lease(text, bigint) from public;
 
 -- file: sql/functions/lease/await_lease.sql
 -- +goose StatementBegin
@@ -511,8 +492,6 @@ comment on function lock.await_lease(text, text, interval, integer) is
     'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
     'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
 
-revoke all on function lock.await_lease(text, text, interval, integer) from public;
-
 -- file: sql/functions/lease/drop_unused_leases.sql
 -- +goose StatementBegin
 -- drop_unused_leases forgets leases and names that nobody has used for a while; their tokens are
@@ -590,8 +569,6 @@ comment on function lock.drop_unused_leases(interval, integer) is
     'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
     'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
 
-revoke all on function lock.drop_unused_leases(interval, integer) from public;
-
 -- file: sql/functions/lease/notify_lease_waiters.sql
 -- +goose StatementBegin
 -- notify_lease_waiters notifies channel lock_lease at commit.
@@ -612,11 +589,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.notify_lease_waiters(text) is
-    'Notifies channel lock_lease, payload the name.';
-
-revoke all on function lock_internal.notify_lease_waiters(text) from public;
 
 -- file: sql/functions/lease/force_release_lease.sql
 -- +goose StatementBegin
@@ -663,8 +635,6 @@ comment on function lock.force_release_lease(text, bigint, text) is
     'Errors: 22004 null, 22023 bad name or reason, 40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, '
     'or somebody began to wait for it, after the snapshot, 25006 read-only.';
 
-revoke all on function lock.force_release_lease(text, bigint, text) from public;
-
 -- file: sql/functions/lease/release_lease.sql
 -- +goose StatementBegin
 -- release_lease gives a lease back before it ends; false when it had been lost already.
@@ -707,8 +677,6 @@ comment on function lock.release_lease(text, bigint) is
     'the work''s own transaction. Returns false when the lease was lost before: expired, or released. Waits for other transactions that called '
     'lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 under REPEATABLE READ and SERIALIZABLE when '
     'the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
-
-revoke all on function lock.release_lease(text, bigint) from public;
 
 -- file: sql/functions/lease/renew_lease.sql
 -- +goose StatementBegin
@@ -761,8 +729,6 @@ comment on function lock.renew_lease(text, bigint, interval) is
     'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost, or somebody began to wait for it, after the '
     'snapshot, 25006 read-only.';
 
-revoke all on function lock.renew_lease(text, bigint, interval) from public;
-
 -- end of functions
 
 select lock_internal.end_migration(7, 'up');
@@ -770,6 +736,7 @@ select lock_internal.end_migration(7, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(7, 'down');
+select lock_internal.refuse_dependents('{lock.lease_holder, lock.lease_floor, lock.lease_name, lock.lease}');
 
 -- functions of lease: written by make migration, not by hand
 

@@ -75,8 +75,6 @@ comment on function lock.open_transactions(bigint[]) is
     'one that has written nothing is not listed. Never waits. No row on YugabyteDB, where producers always notify. '
     'Errors: 25006 on a standby.';
 
-revoke all on function lock.open_transactions(bigint[]) from public;
-
 -- file: sql/functions/wake/start_idling.sql
 -- +goose StatementBegin
 -- start_idling lists a worker that listens and has nothing to do, so that producers notify it; it must be committed at once.
@@ -132,8 +130,6 @@ comment on function lock.start_idling(text, text, text, interval) is
     'again. A worker that dies costs its queue needless notifications for lasting, nothing else. Never waits for producers. '
     'Errors: 22004 null, 22023 empty or too long, or a bad interval.';
 
-revoke all on function lock.start_idling(text, text, text, interval) from public;
-
 -- file: sql/functions/wake/stop_idling.sql
 -- +goose StatementBegin
 -- stop_idling takes a worker off the list: producers need not notify it any more. False: it was not listed.
@@ -166,8 +162,6 @@ $$;
 
 comment on function lock.stop_idling(text, text, text) is
     'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long.';
-
-revoke all on function lock.stop_idling(text, text, text) from public;
 
 -- file: sql/functions/wake/wake.sql
 -- +goose StatementBegin
@@ -219,12 +213,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.wake(text, text) is
-    'Notifies the idle workers of a queue at commit. Call it after or before the change that they should see, in its transaction, '
-    'and again for every change. Never waits.';
-
-revoke all on function lock_internal.wake(text, text) from public;
-
 -- end of functions
 
 select lock_internal.end_migration(8, 'up');
@@ -232,6 +220,7 @@ select lock_internal.end_migration(8, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(8, 'down');
+select lock_internal.refuse_dependents('{lock.idle_worker}');
 
 -- functions of wake: written by make migration, not by hand
 

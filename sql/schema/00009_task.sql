@@ -82,7 +82,7 @@ create index if not exists task_queue_id_deadline_idx on lock.task (queue_id, de
 create index if not exists task_queue_id_status_exhausted_idx on lock.task (queue_id, status, available_at)
     where status <> 'in_progress' and retries_left = 0;
 
-create or replace view lock.dead_letter as
+create or replace view lock.dead_letter with (security_barrier) as
 select task.queue_id, task.id, task.status, task.attempt, task.owner, task.payload, task.created_at, task.changed_at
 from lock.task
 where task.status <> 'in_progress'
@@ -118,11 +118,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.check_statuses(text[]) is
-    'Refuses statuses that capture cannot take tasks from (22004, 22023).';
-
-revoke all on function lock_internal.check_statuses(text[]) from public;
 
 -- file: sql/functions/task/capture.sql
 -- +goose StatementBegin
@@ -254,8 +249,6 @@ comment on function lock.capture(integer, text, text[], text, timestamptz) is
     'Errors: 22004 null max, queue_id or statuses; 22023 max below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
     'From the state transition of the SQL locks article, whose query gives one task to two callers.';
 
-revoke all on function lock.capture(integer, text, text[], text, timestamptz) from public;
-
 -- file: sql/functions/task/check_ids.sql
 -- +goose StatementBegin
 -- check_ids refuses a list of ids that is null, has a null, an id twice, or one that is empty or too long.
@@ -298,11 +291,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.check_ids(text[]) is
-    'Refuses a list of ids that is null or has a null (22004), an id twice, or one that is empty or too long (22023).';
-
-revoke all on function lock_internal.check_ids(text[]) from public;
-
 -- file: sql/functions/task/check_known.sql
 -- +goose StatementBegin
 -- check_known refuses a task that does not exist.
@@ -324,11 +312,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.check_known(text, text) is
-    'Refuses a task that does not exist (P0002).';
-
-revoke all on function lock_internal.check_known(text, text) from public;
 
 -- file: sql/functions/task/check_task.sql
 -- +goose StatementBegin
@@ -372,11 +355,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz) is
-    'Refuses what no task can have (22004, 22023).';
-
-revoke all on function lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz) from public;
 
 -- file: sql/functions/task/create_task.sql
 -- +goose StatementBegin
@@ -423,8 +401,6 @@ comment on function lock.create_task(text, text, lock.task_status, integer, inte
     'the same id. Wakes the queue''s idle workers at commit. Errors: 22004 null id, queue_id or status; 22023 empty or longer than 1024 '
     'bytes, in_progress, negative retries_left, timeout not positive or with months, infinite available_at. '
     'From the state transition, retries and queues of the SQL locks article.';
-
-revoke all on function lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz) from public;
 
 -- file: sql/functions/task/create_tasks.sql
 -- +goose StatementBegin
@@ -480,8 +456,6 @@ comment on function lock.create_tasks(text[], text, lock.task_status, integer, i
     'is not null, instead of payload. Captures take them in the order of ids. Waits only for open transactions that create the same ids. '
     'Errors: those of lock.create_task, 22004 a null id, 22023 an id twice or arrays of different lengths.';
 
-revoke all on function lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]) from public;
-
 -- file: sql/functions/task/extend_task.sql
 -- +goose StatementBegin
 -- extend_task gives the holder of an attempt more time, counted from now; false: the attempt is stale.
@@ -534,8 +508,6 @@ comment on function lock.extend_task(text, bigint, interval, text) is
     'stale, and the work should stop. The task''s own timeout stays for later attempts. Waits while another transaction is changing the task. '
     'Errors: P0002 unknown task; 22004 null; 22023 bad id, timeout not positive, infinite or with months.';
 
-revoke all on function lock.extend_task(text, bigint, interval, text) from public;
-
 -- file: sql/functions/task/get_task.sql
 -- +goose StatementBegin
 -- get_task returns a task as it is stored; no row: there is none.
@@ -563,8 +535,6 @@ $$;
 
 comment on function lock.get_task(text, text) is
     'A task as it is stored; no row: there is none. Never waits. Errors: 22004 null, 22023 empty or too long.';
-
-revoke all on function lock.get_task(text, text) from public;
 
 -- file: sql/functions/task/next_task_in.sql
 -- +goose StatementBegin
@@ -619,8 +589,6 @@ comment on function lock.next_task_in(text, text[]) is
     'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
     'still open holds one that is due; no row: there is none. For a worker that found nothing and wants to know how long to sleep. '
     'Never waits. Errors: 22004 null, 22023 bad names.';
-
-revoke all on function lock.next_task_in(text, text[]) from public;
 
 -- file: sql/functions/task/purge_tasks.sql
 -- +goose StatementBegin
@@ -699,8 +667,6 @@ comment on function lock.purge_tasks(interval, integer, text, lock.task_status) 
     'the dead letters, never a task that can still be captured as failed. Skips what others hold, never waits. Call it until it returns less than max. A purged id can be '
     'created again, and then counts its attempts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
 
-revoke all on function lock.purge_tasks(interval, integer, text, lock.task_status) from public;
-
 -- file: sql/functions/task/retry_task.sql
 -- +goose StatementBegin
 -- retry_task makes a task new once more, with so many captures ahead of it; false: somebody has it in progress.
@@ -746,8 +712,6 @@ comment on function lock.retry_task(text, integer, text) is
     'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number). '
     'False: it is in_progress; settle it first. Its attempts go on counting. Waits while another transaction is changing the task. Wakes idle '
     'workers at commit. Errors: P0002 unknown task; 22004 null id or queue_id; 22023 bad id, retries_left below 1.';
-
-revoke all on function lock.retry_task(text, integer, text) from public;
 
 -- file: sql/functions/task/set_status.sql
 -- +goose StatementBegin
@@ -803,8 +767,6 @@ comment on function lock.set_status(text, lock.task_status, bigint, text, interv
     'worker''s attempt stale; for operators and for the article''s plain state machine. delay: no capture of it before that has passed. '
     'Keeps retries_left. Waits while another transaction is changing the task. Wakes idle workers, except for done. '
     'Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months.';
-
-revoke all on function lock.set_status(text, lock.task_status, bigint, text, interval) from public;
 
 -- file: sql/functions/task/settle.sql
 -- +goose StatementBegin
@@ -884,11 +846,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.settle(text[], bigint[], text[], text, interval[]) is
-    'Ends the attempts that are still theirs; how many. See lock.set_statuses.';
-
-revoke all on function lock_internal.settle(text[], bigint[], text[], text, interval[]) from public;
-
 -- file: sql/functions/task/set_statuses.sql
 -- +goose StatementBegin
 -- set_statuses settles many captured tasks at once, and returns how many attempts were not stale.
@@ -928,8 +885,6 @@ comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, 
     'Settles many captured tasks in one statement, each with its attempt as in lock.set_status, and returns how many were; those whose attempt is '
     'stale or that do not exist are left out. Waits while another transaction is changing one of them. '
     'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay.';
-
-revoke all on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval) from public;
 
 -- file: sql/functions/task/settle_and_capture.sql
 -- +goose StatementBegin
@@ -974,8 +929,6 @@ comment on function lock.settle_and_capture(text[], bigint[], text[], integer, t
     'and one commit for both, and no deadlock between workers. Pass empty arrays when there is nothing to settle. '
     'Errors: those of lock.set_statuses and lock.capture; none of both happens then.';
 
-revoke all on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], timestamptz) from public;
-
 -- end of functions
 
 select lock_internal.end_migration(9, 'up');
@@ -983,6 +936,7 @@ select lock_internal.end_migration(9, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(9, 'down');
+select lock_internal.refuse_dependents('{lock.dead_letter, lock.task}');
 
 -- functions of task: written by make migration, not by hand
 

@@ -159,11 +159,6 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.add_request() is
-    'The trigger that completes a new request. Never waits. Errors: 22004, 22023 bad id or status.';
-
-revoke all on function lock_internal.add_request() from public;
-
 -- file: sql/functions/request/entity_number.sql
 -- +goose StatementBegin
 -- entity_number is the number of an entity's lock: 64 bits, of a seed that is nobody else's ('requests' in ASCII).
@@ -179,11 +174,6 @@ as $$
     select pg_catalog.hashtextextended(entity_number.entity_id, pg_catalog.hashtextextended(entity_number.queue_id, 8243119441998738547));
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.entity_number(text, text) is
-    'The number of the lock that whoever works on an entity holds.';
-
-revoke all on function lock_internal.entity_number(text, text) from public;
 
 -- file: sql/functions/request/try_entity.sql
 -- +goose StatementBegin
@@ -213,11 +203,6 @@ as $$
     end;
 $$;
 -- +goose StatementEnd
-
-comment on function lock_internal.try_entity(text, text) is
-    'Takes the lock of an entity until the transaction ends, or says that somebody else has it. Re-entrant. Never waits.';
-
-revoke all on function lock_internal.try_entity(text, text) from public;
 
 -- file: sql/functions/request/capture_request.sql
 -- +goose StatementBegin
@@ -336,8 +321,6 @@ comment on function lock.capture_request(uuid, bigint, text) is
     'back, also to a savepoint, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not READ COMMITTED, '
     '25006 read-only. After the lock state machine of a spreadsheet service; see docs/request.md.';
 
-revoke all on function lock.capture_request(uuid, bigint, text) from public;
-
 -- file: sql/functions/request/enqueue.sql
 -- +goose StatementBegin
 -- enqueue adds a request to a queue and returns its id; it counts when the caller's transaction commits.
@@ -405,8 +388,6 @@ comment on function lock.enqueue(text, text, jsonb, text) is
     'for the first''s transaction. Workers that idle are woken at commit. Errors: 22004 null, 22023 bad type or id, 23505 the entity '
     'has a create already that is not in error (40001 under REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a spreadsheet service; see docs/request.md.';
 
-revoke all on function lock.enqueue(text, text, jsonb, text) from public;
-
 -- file: sql/functions/request/purge_requests.sql
 -- +goose StatementBegin
 -- purge_requests deletes at most max requests that were settled longer ago than older_than, oldest first; how many.
@@ -446,8 +427,6 @@ comment on function lock.purge_requests(interval, integer) is
     'Deletes at most max requests, of all queues, that were settled longer ago than older_than, oldest first, and returns how many: call it '
     'again, in a new transaction, until it returns less than max. Never waits, never stands in a worker''s way, never touches what is '
     'outstanding. A purged create may be created again. Errors: 22004 null, 22023 bad interval or max, 40001 under REPEATABLE READ.';
-
-revoke all on function lock.purge_requests(interval, integer) from public;
 
 -- file: sql/functions/request/request_history.sql
 -- +goose StatementBegin
@@ -502,8 +481,6 @@ comment on function lock.request_history(text, text, integer) is
     'The newest max requests of an entity, outstanding and settled, newest first: when each was made, started and settled, by which process, '
     'how often it was tried, and its message. Waits for nobody; what a worker is at is shown as new until it commits. '
     'Errors: 22004 null, 22023 bad id or max.';
-
-revoke all on function lock.request_history(text, text, integer) from public;
 
 -- file: sql/functions/request/settle_request.sql
 -- +goose StatementBegin
@@ -585,8 +562,6 @@ comment on function lock.settle_request(uuid, text, text, interval) is
     'instead, not before delay is over; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
     'Errors: 22004 null, 22023 bad status or delay.';
 
-revoke all on function lock.settle_request(uuid, text, text, interval) from public;
-
 -- end of functions
 
 create or replace trigger request_add
@@ -599,6 +574,7 @@ select lock_internal.end_migration(10, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(10, 'down');
+select lock_internal.refuse_dependents('{lock.request_batch, lock.settled_process, lock.request}');
 
 -- +goose StatementBegin
 do $$

@@ -33,10 +33,103 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.check_tracked(oid, text) is
-    'Refuses a table whose entity column is gone (42703).';
+-- file: sql/functions/change/recorded_columns.sql
+-- +goose StatementBegin
+-- recorded_columns is null where to_jsonb may make a row's image, and else the columns from which an image is made.
+--
+-- The triggers run with the rights of the schema's owner. to_jsonb calls a cast to json where a type has one, and whoever owns
+-- a type can give it one that runs code. So a column of a type that is not the server's own is written by its output function
+-- instead, which only a superuser can define: an enum as its label, anything else as text. A domain counts as what it is over.
+create or replace function lock_internal.recorded_columns(
+    target  oid
+)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    columns  text;
+begin
+    if not exists (
+        select
+        from pg_attribute
+        where pg_attribute.attrelid = recorded_columns.target
+          and pg_attribute.attnum > 0
+          and pg_attribute.atttypid >= 16384
+    ) then
+        return null;
+    end if;
+    with recursive based as (
+        select pg_attribute.attnum, pg_attribute.attname, pg_attribute.atttypid as type
+        from pg_attribute
+        where pg_attribute.attrelid = recorded_columns.target
+          and pg_attribute.attnum > 0
+          and not pg_attribute.attisdropped
+        union all
+        select based.attnum, based.attname, pg_type.typbasetype
+        from based
+        join pg_type on pg_type.oid = based.type
+        where pg_type.typtype = 'd'
+    ),
+    judged as (
+        select based.attnum, based.attname, min(based.type) < 16384 as known
+        from based
+        group by based.attnum, based.attname
+    )
+    select string_agg(
+        case
+            when judged.known then format('line.%I', judged.attname)
+            else format('case when num_nonnulls(line.%1$I) = 1 then format(''%%s'', line.%1$I) end as %1$I', judged.attname)
+        end, ', ' order by judged.attnum)
+    into columns
+    from judged
+    having not bool_and(judged.known);
+    return columns;
+end;
+$$;
+-- +goose StatementEnd
 
-revoke all on function lock_internal.check_tracked(oid, text) from public;
+-- file: sql/functions/change/record_images.sql
+-- +goose StatementBegin
+-- record_images records changes of a table, given as images of their rows: of an insert only new ones, of a delete only old ones.
+--
+-- A change that belongs to no entity, or to one with an impossible id, is recorded under the table's own name.
+create or replace function lock_internal.record_images(
+    changed        text,
+    operation      text,
+    olds           jsonb[],
+    news           jsonb[],
+    entity_column  text,
+    queue_id       text,
+    created_at     timestamptz
+)
+returns void
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
+    select
+        record_images.queue_id,
+        entity.id,
+        'update',
+        jsonb_build_object('table', record_images.changed, 'operation', record_images.operation, 'old', change.old, 'new', change.new),
+        record_images.created_at
+    from unnest(record_images.olds, record_images.news) with ordinality as change(old, new, ordinal)
+    cross join lateral (
+        select distinct case when octet_length(side.id) between 1 and 1024 then side.id else record_images.changed end as id
+        from (
+            values
+                (record_images.operation <> 'INSERT', change.old ->> record_images.entity_column),
+                (record_images.operation <> 'DELETE', change.new ->> record_images.entity_column)
+        ) as side(is_there, id)
+        where side.is_there
+    ) as entity
+    order by change.ordinal;
+$$;
+-- +goose StatementEnd
 
 -- file: sql/functions/change/record_change.sql
 -- +goose StatementBegin
@@ -61,44 +154,33 @@ set lc_monetary = 'C'
 set quote_all_identifiers = off
 as $$
 declare
-    old_row     constant jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
-    new_row     constant jsonb := case when tg_op <> 'DELETE' then to_jsonb(new) end;
-    changed     constant text := coalesce(pg_partition_root(tg_relid), tg_relid)::regclass;
-    old_entity  text;
-    new_entity  text;
-    payload     jsonb;
+    changed  constant text := coalesce(pg_partition_root(tg_relid), tg_relid)::regclass;
+    columns  constant text := lock_internal.recorded_columns(tg_relid);
+    olds     jsonb[];
+    news     jsonb[];
 begin
-    if not coalesce(new_row, old_row) ? tg_argv[0] then
+    if tg_op <> 'INSERT' and columns is null then
+        olds := array[to_jsonb(old)];
+    elsif tg_op <> 'INSERT' then
+        execute format('select array[to_jsonb(image)] from (select %s from (select ($1).*) as line) as image', columns) into olds using old;
+    end if;
+    if tg_op <> 'DELETE' and columns is null then
+        news := array[to_jsonb(new)];
+    elsif tg_op <> 'DELETE' then
+        execute format('select array[to_jsonb(image)] from (select %s from (select ($1).*) as line) as image', columns) into news using new;
+    end if;
+    if not coalesce(news[1], olds[1]) ? tg_argv[0] then
         perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
     end if;
-    old_entity := old_row ->> tg_argv[0];
-    new_entity := new_row ->> tg_argv[0];
-    -- A change that belongs to no entity, or to one with an impossible id, is recorded under the table's own name.
-    if octet_length(old_entity) not between 1 and 1024 or old_entity is null then
-        old_entity := changed;
-    end if;
-    if octet_length(new_entity) not between 1 and 1024 or new_entity is null then
-        new_entity := changed;
-    end if;
-    payload := jsonb_build_object('table', changed, 'operation', tg_op, 'old', old_row, 'new', new_row);
-    if tg_op = 'DELETE' or tg_op = 'UPDATE' and old_entity <> new_entity then
-        insert into lock.request (queue_id, entity_id, request_type, payload)
-        values (tg_argv[1], old_entity, 'update', payload);
-    end if;
-    if tg_op <> 'DELETE' then
-        insert into lock.request (queue_id, entity_id, request_type, payload)
-        values (tg_argv[1], new_entity, 'update', payload);
-    end if;
+    perform lock_internal.record_images(changed, tg_op, olds, news, tg_argv[0], tg_argv[1], null);
     return null;
 end;
 $$;
 -- +goose StatementEnd
 
 comment on function lock.record_change() is
-    'Row trigger of lock.track_changes. Runs with the rights of its owner, and so do casts to json of the table''s column types: grant '
-    'execute only to roles that are trusted with schema lock.';
-
-revoke all on function lock.record_change() from public;
+    'Row trigger of lock.track_changes. Runs with the rights of its owner, and nothing of the table''s owner with them. Granted '
+    'to the owners of tables that may be tracked.';
 
 -- file: sql/functions/change/record_changes.sql
 -- +goose StatementBegin
@@ -111,6 +193,8 @@ revoke all on function lock.record_change() from public;
 -- Nested loops are off because the plan is kept from one statement to the next, and made for a single row it would be
 -- quadratic for 100,000.
 -- "offset 0" keeps a payload from being built once for each use.
+-- A table with columns of types that are not the server's own is recorded by way of arrays: see lock_internal.recorded_columns.
+-- The body has one query for each operation, because their transition tables differ.
 create or replace function lock.record_changes()
 returns trigger
 language plpgsql
@@ -131,10 +215,13 @@ set work_mem = '32MB'
 as $$
 declare
     changed   constant text := tg_relid::regclass;
+    columns   constant text := lock_internal.recorded_columns(tg_relid);
     old_path  constant text[] := array['old', tg_argv[0]];
     new_path  constant text[] := array['new', tg_argv[0]];
     many      boolean;
     created   timestamptz;
+    olds      jsonb[];
+    news      jsonb[];
 begin
     if tg_op = 'TRUNCATE' then
         insert into lock.request (queue_id, entity_id, request_type, payload)
@@ -154,7 +241,15 @@ begin
         created := clock_timestamp();
     end if;
 
-    if tg_op = 'INSERT' then
+    if columns is not null then
+        if tg_op <> 'INSERT' then
+            execute format('select array_agg(to_jsonb(image)) from (select %s from old_rows as line) as image', columns) into olds;
+        end if;
+        if tg_op <> 'DELETE' then
+            execute format('select array_agg(to_jsonb(image)) from (select %s from new_rows as line) as image', columns) into news;
+        end if;
+        perform lock_internal.record_images(changed, tg_op, olds, news, tg_argv[0], tg_argv[1], created);
+    elsif tg_op = 'INSERT' then
         insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
         select tg_argv[1], case when octet_length(change.id) between 1 and 1024 then change.id else changed end, 'update', change.payload, created
         from (
@@ -211,10 +306,8 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.record_changes() is
-    'Statement trigger of lock.track_changes. Runs with the rights of its owner, and so do casts to json of the table''s column types: grant '
-    'execute only to roles that are trusted with schema lock.';
-
-revoke all on function lock.record_changes() from public;
+    'Statement trigger of lock.track_changes. Runs with the rights of its owner, and nothing of the table''s owner with them. '
+    'Granted to the owners of tables that may be tracked.';
 
 -- file: sql/functions/change/untrack_changes.sql
 -- +goose StatementBegin
@@ -258,8 +351,6 @@ comment on function lock.untrack_changes(regclass) is
     'Stops recording the changes of a table; without effect on one that is not tracked. What is recorded stays and is worked on. Run it as the '
     'table''s owner; waits for the table''s readers and writers, and stops them until the transaction ends. Errors: 22004 null, 42501 not the owner.';
 
-revoke all on function lock.untrack_changes(regclass) from public;
-
 -- file: sql/functions/change/track_changes.sql
 -- +goose StatementBegin
 -- track_changes records every change of a table from now on as an update request of the entity that a column names.
@@ -291,11 +382,12 @@ begin
             using errcode = case when track_changes.queue_id is null then '22004' else '22023' end,
                   hint = 'Leave it out for changes.';
     end if;
-    select pg_class.relkind, pg_class.relispartition, pg_class.relnamespace::regnamespace::text as schema, current_user as caller
+    select pg_class.relkind, pg_class.relispartition, pg_namespace.nspname as schema, pg_class.relowner, pg_get_userbyid(pg_class.relowner) as owner
     into place
     from pg_class
+    join pg_namespace on pg_namespace.oid = pg_class.relnamespace
     where pg_class.oid = track_changes.target;
-    if place.relkind is null or place.relkind not in ('r', 'p') or place.schema in ('lock', 'pg_catalog', 'information_schema') then
+    if place.relkind is null or place.relkind not in ('r', 'p') or place.schema in ('lock', 'lock_internal', 'pg_catalog', 'information_schema') then
         raise exception '% cannot be tracked', track_changes.target
             using errcode = 'wrong_object_type',
                   hint = 'Pass an ordinary or a partitioned table that is not the system''s, nor of schema lock.';
@@ -303,10 +395,12 @@ begin
         raise exception '% is a partition', track_changes.target
             using errcode = 'wrong_object_type',
                   hint = format('Track %s: that records the changes of all its partitions.', pg_partition_root(track_changes.target));
-    elsif not has_function_privilege('lock.record_change()', 'execute') or not has_function_privilege('lock.record_changes()', 'execute') then
-        raise exception 'role % may not track changes', place.caller
+    elsif not has_function_privilege(place.relowner, 'lock.record_change()', 'execute')
+        or not has_function_privilege(place.relowner, 'lock.record_changes()', 'execute')
+    then
+        raise exception 'tables of role % may not be tracked', place.owner
             using errcode = 'insufficient_privilege',
-                  hint = format('As the owner of schema lock: grant execute on function lock.record_change(), lock.record_changes() to %I.', place.caller);
+                  hint = format('As the owner of schema lock: grant execute on function lock.record_change(), lock.record_changes() to %I.', place.owner);
     end if;
     if not exists (
         select
@@ -349,14 +443,12 @@ $$;
 
 comment on function lock.track_changes(regclass, name, text) is
     'Records every insert, update and delete of a table, whoever makes it, as an update request of the entity that entity_column names, in the '
-    'same transaction: payload is {table, operation, old, new}. An update that changes the column is recorded for both entities; a truncate, '
+    'same transaction: payload is {table, operation, old, new}; a column of a type of your own is in it as text. An update that changes the column is recorded for both entities; a truncate, '
     'and a change whose entity is null, empty or longer than 1024 bytes, under the table''s own name. Called again it replaces column and '
     'queue. Those who write to the table need no right on schema lock. Run it as the table''s owner, who needs execute on lock.record_change() and '
-    'lock.record_changes(); takes a lock on the table that waits for its writers and stops them until the transaction ends. '
+    'lock.record_changes(), also where a superuser runs it; takes a lock on the table that waits for its writers and stops them until the transaction ends. '
     'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed, 42710 another '
     'session has just tracked it: call again.';
-
-revoke all on function lock.track_changes(regclass, name, text) from public;
 
 -- end of functions
 
@@ -399,6 +491,12 @@ drop function if exists lock.record_changes();
 
 -- gone: sql/functions/change/record_change.sql
 drop function if exists lock.record_change();
+
+-- gone: sql/functions/change/record_images.sql
+drop function if exists lock_internal.record_images(text, text, jsonb[], jsonb[], text, text, timestamptz);
+
+-- gone: sql/functions/change/recorded_columns.sql
+drop function if exists lock_internal.recorded_columns(oid);
 
 -- gone: sql/functions/change/check_tracked.sql
 drop function if exists lock_internal.check_tracked(oid, text);

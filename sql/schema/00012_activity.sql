@@ -3,7 +3,7 @@ set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(12, 'up');
 
 -- sqlc does not know pg_locks, so it reads the view's columns here, and the block below puts the query in.
-create or replace view lock.activity as
+create or replace view lock.activity with (security_barrier) as
 select
     ''::text as kind,
     (''::text collate "C")::text as name,
@@ -20,7 +20,7 @@ where false;
 -- +goose StatementBegin
 do $$
 begin
-    create or replace view lock.activity as
+    create or replace view lock.activity with (security_barrier) as
     select
         'key'::text as kind,
         coalesce(locked_keys.name, held.key::text) as name,
@@ -82,7 +82,7 @@ comment on view lock.activity is
     'Keys on the advisory engine only: the row engine''s locks are rows, and PostgreSQL lists who waits for rows in '
     'pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.';
 
-create or replace view lock.queue_depth as
+create or replace view lock.queue_depth with (security_barrier) as
 select
     'task'::text as kind,
     task.queue_id,
@@ -108,6 +108,7 @@ select lock_internal.end_migration(12, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(12, 'down');
+select lock_internal.refuse_dependents('{lock.queue_depth, lock.activity}');
 
 drop view if exists lock.queue_depth;
 drop view if exists lock.activity;

@@ -133,8 +133,3 @@ begin
     where candidate.applies;
 end;
 $$;
-
-comment on function lock_internal.findings(text) is
-    'What lock.check() answers, for a version.';
-
-revoke all on function lock_internal.findings(text) from public;

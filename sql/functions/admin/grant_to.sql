@@ -41,5 +41,3 @@ $$;
 
 comment on function lock.grant_to(name) is
     'For the schema''s owner. Gives a role every function and view that is not for the owner alone, and no table. Migrations that come later extend it by themselves. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
-
-revoke all on function lock.grant_to(name) from public;

@@ -18,8 +18,3 @@ as $$
       and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key'])
     order by 1;
 $$;
-
-comment on function lock_internal.granted_functions() is
-    'Every function that lock.grant_to gives.';
-
-revoke all on function lock_internal.granted_functions() from public;

@@ -11,8 +11,3 @@ as $$
       and pg_class.relkind = 'v'
     order by 1;
 $$;
-
-comment on function lock_internal.granted_views() is
-    'Every view that lock.grant_to gives.';
-
-revoke all on function lock_internal.granted_views() from public;

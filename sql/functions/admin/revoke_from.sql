@@ -32,5 +32,3 @@ $$;
 
 comment on function lock.revoke_from(name) is
     'For the schema''s owner. Takes back everything that lock.grant_to gave a role. Grants are taken back at once, locks that are held go on until their transactions end. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
-
-revoke all on function lock.revoke_from(name) from public;

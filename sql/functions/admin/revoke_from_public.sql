@@ -14,8 +14,3 @@ begin
     revoke all on all sequences in schema lock from public;
 end;
 $$;
-
-comment on function lock_internal.revoke_from_public() is
-    'Takes everything in schemas lock and lock_internal from PUBLIC. Errors: 42501 not the owner.';
-
-revoke all on function lock_internal.revoke_from_public() from public;

@@ -23,8 +23,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_tracked(oid, text) is
-    'Refuses a table whose entity column is gone (42703).';
-
-revoke all on function lock_internal.check_tracked(oid, text) from public;

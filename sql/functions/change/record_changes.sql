@@ -7,6 +7,8 @@
 -- Nested loops are off because the plan is kept from one statement to the next, and made for a single row it would be
 -- quadratic for 100,000.
 -- "offset 0" keeps a payload from being built once for each use.
+-- A table with columns of types that are not the server's own is recorded by way of arrays: see lock_internal.recorded_columns.
+-- The body has one query for each operation, because their transition tables differ.
 create or replace function lock.record_changes()
 returns trigger
 language plpgsql
@@ -27,10 +29,13 @@ set work_mem = '32MB'
 as $$
 declare
     changed   constant text := tg_relid::regclass;
+    columns   constant text := lock_internal.recorded_columns(tg_relid);
     old_path  constant text[] := array['old', tg_argv[0]];
     new_path  constant text[] := array['new', tg_argv[0]];
     many      boolean;
     created   timestamptz;
+    olds      jsonb[];
+    news      jsonb[];
 begin
     if tg_op = 'TRUNCATE' then
         insert into lock.request (queue_id, entity_id, request_type, payload)
@@ -50,7 +55,15 @@ begin
         created := clock_timestamp();
     end if;
 
-    if tg_op = 'INSERT' then
+    if columns is not null then
+        if tg_op <> 'INSERT' then
+            execute format('select array_agg(to_jsonb(image)) from (select %s from old_rows as line) as image', columns) into olds;
+        end if;
+        if tg_op <> 'DELETE' then
+            execute format('select array_agg(to_jsonb(image)) from (select %s from new_rows as line) as image', columns) into news;
+        end if;
+        perform lock_internal.record_images(changed, tg_op, olds, news, tg_argv[0], tg_argv[1], created);
+    elsif tg_op = 'INSERT' then
         insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
         select tg_argv[1], case when octet_length(change.id) between 1 and 1024 then change.id else changed end, 'update', change.payload, created
         from (
@@ -106,7 +119,5 @@ end;
 $$;
 
 comment on function lock.record_changes() is
-    'Statement trigger of lock.track_changes. Runs with the rights of its owner, and so do casts to json of the table''s column types: grant '
-    'execute only to roles that are trusted with schema lock.';
-
-revoke all on function lock.record_changes() from public;
+    'Statement trigger of lock.track_changes. Runs with the rights of its owner, and nothing of the table''s owner with them. '
+    'Granted to the owners of tables that may be tracked.';

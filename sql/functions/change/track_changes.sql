@@ -27,11 +27,12 @@ begin
             using errcode = case when track_changes.queue_id is null then '22004' else '22023' end,
                   hint = 'Leave it out for changes.';
     end if;
-    select pg_class.relkind, pg_class.relispartition, pg_class.relnamespace::regnamespace::text as schema, current_user as caller
+    select pg_class.relkind, pg_class.relispartition, pg_namespace.nspname as schema, pg_class.relowner, pg_get_userbyid(pg_class.relowner) as owner
     into place
     from pg_class
+    join pg_namespace on pg_namespace.oid = pg_class.relnamespace
     where pg_class.oid = track_changes.target;
-    if place.relkind is null or place.relkind not in ('r', 'p') or place.schema in ('lock', 'pg_catalog', 'information_schema') then
+    if place.relkind is null or place.relkind not in ('r', 'p') or place.schema in ('lock', 'lock_internal', 'pg_catalog', 'information_schema') then
         raise exception '% cannot be tracked', track_changes.target
             using errcode = 'wrong_object_type',
                   hint = 'Pass an ordinary or a partitioned table that is not the system''s, nor of schema lock.';
@@ -39,10 +40,12 @@ begin
         raise exception '% is a partition', track_changes.target
             using errcode = 'wrong_object_type',
                   hint = format('Track %s: that records the changes of all its partitions.', pg_partition_root(track_changes.target));
-    elsif not has_function_privilege('lock.record_change()', 'execute') or not has_function_privilege('lock.record_changes()', 'execute') then
-        raise exception 'role % may not track changes', place.caller
+    elsif not has_function_privilege(place.relowner, 'lock.record_change()', 'execute')
+        or not has_function_privilege(place.relowner, 'lock.record_changes()', 'execute')
+    then
+        raise exception 'tables of role % may not be tracked', place.owner
             using errcode = 'insufficient_privilege',
-                  hint = format('As the owner of schema lock: grant execute on function lock.record_change(), lock.record_changes() to %I.', place.caller);
+                  hint = format('As the owner of schema lock: grant execute on function lock.record_change(), lock.record_changes() to %I.', place.owner);
     end if;
     if not exists (
         select
@@ -84,11 +87,9 @@ $$;
 
 comment on function lock.track_changes(regclass, name, text) is
     'Records every insert, update and delete of a table, whoever makes it, as an update request of the entity that entity_column names, in the '
-    'same transaction: payload is {table, operation, old, new}. An update that changes the column is recorded for both entities; a truncate, '
+    'same transaction: payload is {table, operation, old, new}; a column of a type of your own is in it as text. An update that changes the column is recorded for both entities; a truncate, '
     'and a change whose entity is null, empty or longer than 1024 bytes, under the table''s own name. Called again it replaces column and '
     'queue. Those who write to the table need no right on schema lock. Run it as the table''s owner, who needs execute on lock.record_change() and '
-    'lock.record_changes(); takes a lock on the table that waits for its writers and stops them until the transaction ends. '
+    'lock.record_changes(), also where a superuser runs it; takes a lock on the table that waits for its writers and stops them until the transaction ends. '
     'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed, 42710 another '
     'session has just tracked it: call again.';
-
-revoke all on function lock.track_changes(regclass, name, text) from public;

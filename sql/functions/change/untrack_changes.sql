@@ -36,5 +36,3 @@ $$;
 comment on function lock.untrack_changes(regclass) is
     'Stops recording the changes of a table; without effect on one that is not tracked. What is recorded stays and is worked on. Run it as the '
     'table''s owner; waits for the table''s readers and writers, and stops them until the transaction ends. Errors: 22004 null, 42501 not the owner.';
-
-revoke all on function lock.untrack_changes(regclass) from public;

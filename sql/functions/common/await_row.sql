@@ -29,8 +29,3 @@ exception
         null;
 end;
 $$;
-
-comment on function lock_internal.await_row(regclass, name, text, integer) is
-    'From the second round on, waits until nobody has a row locked; raises 40001 in the hundredth.';
-
-revoke all on function lock_internal.await_row(regclass, name, text, integer) from public;

@@ -14,8 +14,3 @@ begin
     perform lock_internal.check_max(check_drop.max);
 end;
 $$;
-
-comment on function lock_internal.check_drop(interval, integer) is
-    'Refuses a bad unused_for (as lock_internal.check_length does) or max (22004, 22023).';
-
-revoke all on function lock_internal.check_drop(interval, integer) from public;

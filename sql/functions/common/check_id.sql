@@ -24,8 +24,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_id(text, text) is
-    'Refuses an id, name or owner that is null (22004), empty or longer than 1024 bytes (22023).';
-
-revoke all on function lock_internal.check_id(text, text) from public;

@@ -33,8 +33,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_interval(interval, text, boolean) is
-    'Refuses an interval that is null (22004), infinite, zero, negative, over 36525 days (100 years), or, when fixed, has months (22023).';
-
-revoke all on function lock_internal.check_interval(interval, text, boolean) from public;

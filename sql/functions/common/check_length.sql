@@ -18,8 +18,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_length(interval, text, boolean) is
-    'Refuses what lock_internal.check_interval refuses, and an interval that is not positive in every month (22023).';
-
-revoke all on function lock_internal.check_length(interval, text, boolean) from public;

@@ -19,8 +19,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_max(integer) is
-    'Refuses a limit that is null (22004) or below 1 (22023).';
-
-revoke all on function lock_internal.check_max(integer) from public;

@@ -13,8 +13,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_primary() is
-    'Refuses to work on a standby (25006).';
-
-revoke all on function lock_internal.check_primary() from public;

@@ -17,8 +17,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_text(text, text) is
-    'Refuses a text for people that is null (22004), blank or longer than 1024 bytes (22023).';
-
-revoke all on function lock_internal.check_text(text, text) from public;

@@ -11,5 +11,3 @@ return case when lock_internal.is_advisory() then 'advisory' else 'row' end;
 
 comment on function lock.engine() is
     'What a key lock is made of in this database: advisory (PostgreSQL) or row (YugabyteDB). Chosen once, by the first migration.';
-
-revoke all on function lock.engine() from public;

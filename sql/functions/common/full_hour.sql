@@ -9,8 +9,3 @@ parallel safe
 as $$
     select date_bin(interval '1 hour', full_hour.at, timestamp 'epoch');
 $$;
-
-comment on function lock_internal.full_hour(timestamp) is
-    'The start of the hour of a time.';
-
-revoke all on function lock_internal.full_hour(timestamp) from public;

@@ -14,8 +14,3 @@ begin
               hint = 'Retry the transaction.';
 end;
 $$;
-
-comment on function lock_internal.give_up(text, text) is
-    'Raises 40001 after a bounded number of attempts.';
-
-revoke all on function lock_internal.give_up(text, text) from public;

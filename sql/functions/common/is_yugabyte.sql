@@ -10,8 +10,3 @@ set search_path = pg_catalog, pg_temp
 as $$
     select version() like '%-YB-%';
 $$;
-
-comment on function lock_internal.is_yugabyte() is
-    'Whether this server is YugabyteDB.';
-
-revoke all on function lock_internal.is_yugabyte() from public;

@@ -10,8 +10,3 @@ set search_path = pg_catalog, pg_temp
 as $$
     select greatest(1, least(2147483647, ceil(extract(epoch from milliseconds.wait) * 1000)))::integer;
 $$;
-
-comment on function lock_internal.milliseconds(interval) is
-    'A wait in milliseconds, rounded up, between 1 and 2147483647.';
-
-revoke all on function lock_internal.milliseconds(interval) from public;

@@ -16,8 +16,3 @@ begin
     values (record_forced_release.kind, record_forced_release.id, record_forced_release.reason, session_user, record_forced_release.previous);
 end;
 $$;
-
-comment on function lock_internal.record_forced_release(text, text, text, jsonb) is
-    'One row of lock.forced_release; the operator is the role that logged in.';
-
-revoke all on function lock_internal.record_forced_release(text, text, text, jsonb) from public;

@@ -9,8 +9,3 @@ set search_path = pg_catalog, pg_temp
 as $$
     select lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
 $$;
-
-comment on function lock_internal.unused_before(interval) is
-    'What a column unused_since, which holds the start of an hour in UTC, must not exceed.';
-
-revoke all on function lock_internal.unused_before(interval) from public;

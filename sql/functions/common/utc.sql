@@ -11,8 +11,3 @@ parallel safe
 as $$
     select utc.at at time zone interval '0';
 $$;
-
-comment on function lock_internal.utc(timestamptz) is
-    'A time in UTC, without a zone.';
-
-revoke all on function lock_internal.utc(timestamptz) from public;

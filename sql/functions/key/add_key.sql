@@ -51,8 +51,3 @@ begin
     end;
 end;
 $$;
-
-comment on function lock_internal.add_key(bigint, text, boolean) is
-    'Makes sure that a key has a row to lock; false when an uncommitted row of somebody else is in the way.';
-
-revoke all on function lock_internal.add_key(bigint, text, boolean) from public;

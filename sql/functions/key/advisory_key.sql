@@ -14,5 +14,3 @@ $$;
 
 comment on function lock.advisory_key(bigint) is
     'The advisory lock that stands for a key, and the key that an advisory lock of pg_locks stands for: it is its own inverse. Null for null.';
-
-revoke all on function lock.advisory_key(bigint) from public;

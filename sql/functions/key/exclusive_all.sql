@@ -36,5 +36,3 @@ comment on function lock.exclusive_all(text[]) is
     'lock.exclusive does. Duplicates count once, an empty array locks nothing. On the advisory engine every key takes a slot of the '
     'shared lock table until the transaction ends: 53200 with a hint when max_locks_per_transaction is too small for them. '
     'Errors: 22004 null array or element, 22023 bad name, and those of lock.exclusive.';
-
-revoke all on function lock.exclusive_all(text[]) from public;

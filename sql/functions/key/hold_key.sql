@@ -41,8 +41,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.hold_key(bigint, text, boolean) is
-    'Takes a key, by number or by name, until the transaction ends; waits.';
-
-revoke all on function lock_internal.hold_key(bigint, text, boolean) from public;

@@ -54,8 +54,3 @@ begin
     return false;
 end;
 $$;
-
-comment on function lock_internal.hold_row(bigint, text, boolean, interval) is
-    'Takes a key on the row engine; wait null waits for ever, zero never.';
-
-revoke all on function lock_internal.hold_row(bigint, text, boolean, interval) from public;

@@ -24,8 +24,3 @@ begin
     return key_of.key;
 end;
 $$;
-
-comment on function lock_internal.key_of(bigint, text) is
-    'The key that a number or a name means (22004 neither, 22023 a bad name).';
-
-revoke all on function lock_internal.key_of(bigint, text) from public;

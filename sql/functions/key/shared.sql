@@ -19,8 +19,6 @@ comment on function lock.shared(bigint) is
     'Re-entrant. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
     'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
 
-revoke all on function lock.shared(bigint) from public;
-
 create or replace function lock.shared(
     name  text
 )
@@ -36,5 +34,3 @@ end;
 
 comment on function lock.shared(text) is
     'As lock.shared(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
-
-revoke all on function lock.shared(text) from public;

@@ -24,8 +24,6 @@ comment on function lock.try_exclusive(bigint, interval) is
     'Errors: 22004 null, 22023 bad name, or a wait that is negative, infinite or has months, 25006 on a standby, 40P01 deadlock, '
     '40001 (row engine under snapshot isolation), 57014 statement_timeout.';
 
-revoke all on function lock.try_exclusive(bigint, interval) from public;
-
 create or replace function lock.try_exclusive(
     name  text,
     wait  interval default '0'
@@ -44,5 +42,3 @@ return coalesce(
 
 comment on function lock.try_exclusive(text, interval) is
     'As lock.try_exclusive(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
-
-revoke all on function lock.try_exclusive(text, interval) from public;

@@ -44,8 +44,3 @@ begin
     end;
 end;
 $$;
-
-comment on function lock_internal.try_key(bigint, text, boolean, interval) is
-    'Takes a key, by number or by name, until the transaction ends; false when that would take longer than wait.';
-
-revoke all on function lock_internal.try_key(bigint, text, boolean, interval) from public;

@@ -52,8 +52,6 @@ comment on function lock.unlock(bigint) is
     'for a sharer before PostgreSQL 17, waits for it), and on the row engine when it is not known. The lock itself ends with the transaction, not here, and calling unlock '
     'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
-revoke all on function lock.unlock(bigint) from public;
-
 create or replace function lock.unlock(
     name  text
 )
@@ -70,5 +68,3 @@ $$;
 
 comment on function lock.unlock(text) is
     'As lock.unlock(bigint), for lock.key(name).';
-
-revoke all on function lock.unlock(text) from public;

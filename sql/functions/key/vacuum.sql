@@ -57,5 +57,3 @@ comment on function lock.vacuum() is
     'Forgets every key that nobody holds or waits for, and returns how many: rows of lock.locked_keys on the row engine, recorded names on the '
     'advisory engine. Never waits, never frees a lock. One statement: run it from cron when keys come and go by the thousand, and not '
     'at all for a fixed set of keys. Errors: 25006 read-only, 40001 under REPEATABLE READ when something changed since the snapshot.';
-
-revoke all on function lock.vacuum() from public;

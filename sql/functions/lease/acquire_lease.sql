@@ -130,5 +130,3 @@ comment on function lock.acquire_lease(text, text, interval, integer) is
     'while a transaction that called lock.assert_lease with it is open. Errors: 22004 null, 22023 bad name, owner or ttl (zero, negative, '
     'infinite, months), permits below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 25006 read-only. '
     'Leases, fencing tokens and counting semaphores are beyond the articles that the other kinds come from.';
-
-revoke all on function lock.acquire_lease(text, text, interval, integer) from public;

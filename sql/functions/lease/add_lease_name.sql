@@ -30,8 +30,3 @@ begin
     return first;
 end;
 $$;
-
-comment on function lock_internal.add_lease_name(text) is
-    'Makes the row of a new name and returns its first token.';
-
-revoke all on function lock_internal.add_lease_name(text) from public;

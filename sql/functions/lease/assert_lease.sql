@@ -76,5 +76,3 @@ comment on function lock.assert_lease(text, bigint) is
     'expires before that. So nothing is committed by a holder after its successor was granted. Waits only for a transaction that is releasing or '
     'taking over this lease. Errors: 22004 null, LK001 lost, 40001 under REPEATABLE READ and SERIALIZABLE when '
     'the lease went or came after the snapshot, 25006 read-only.';
-
-revoke all on function lock.assert_lease(text, bigint) from public;

@@ -109,5 +109,3 @@ comment on function lock.await_lease(text, text, interval, integer) is
     'lock_lease whose payload is the name, and call it again; listen before the first call. A release, by force or not, notifies only because of this call. '
     'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
     'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
-
-revoke all on function lock.await_lease(text, text, interval, integer) from public;

@@ -25,8 +25,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_lease(text, text, interval, integer) is
-    'Refuses a bad name, owner, ttl or number of permits (22004, 22023).';
-
-revoke all on function lock_internal.check_lease(text, text, interval, integer) from public;

@@ -17,8 +17,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_token(text, bigint) is
-    'Refuses a null token (22004) and a bad name (22004, 22023).';
-
-revoke all on function lock_internal.check_token(text, bigint) from public;

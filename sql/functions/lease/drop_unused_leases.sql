@@ -71,5 +71,3 @@ comment on function lock.drop_unused_leases(interval, integer) is
     'many; leases that expired so long ago go too. New names start with a token above that of every forgotten one. It reads the tables '
     'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
     'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
-
-revoke all on function lock.drop_unused_leases(interval, integer) from public;

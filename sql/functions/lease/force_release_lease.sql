@@ -39,5 +39,3 @@ comment on function lock.force_release_lease(text, bigint, text) is
     'From its commit on lock.assert_lease and lock.renew_lease refuse the token. Waits for transactions that have asserted it, so that none of them commits later. '
     'Errors: 22004 null, 22023 bad name or reason, 40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, '
     'or somebody began to wait for it, after the snapshot, 25006 read-only.';
-
-revoke all on function lock.force_release_lease(text, bigint, text) from public;

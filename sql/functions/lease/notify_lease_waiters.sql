@@ -15,8 +15,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.notify_lease_waiters(text) is
-    'Notifies channel lock_lease, payload the name.';
-
-revoke all on function lock_internal.notify_lease_waiters(text) from public;

@@ -37,5 +37,3 @@ comment on function lock.release_lease(text, bigint) is
     'the work''s own transaction. Returns false when the lease was lost before: expired, or released. Waits for other transactions that called '
     'lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 under REPEATABLE READ and SERIALIZABLE when '
     'the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
-
-revoke all on function lock.release_lease(text, bigint) from public;

@@ -45,5 +45,3 @@ comment on function lock.renew_lease(text, bigint, interval) is
     'else has it yet), or released; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
     'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost, or somebody began to wait for it, after the '
     'snapshot, 25006 read-only.';
-
-revoke all on function lock.renew_lease(text, bigint, interval) from public;

@@ -32,8 +32,3 @@ begin
     end loop;
 end;
 $$;
-
-comment on function lock_internal.end_migration(integer, text) is
-    'The last statement of every migration.';
-
-revoke all on function lock_internal.end_migration(integer, text) from public;

@@ -29,8 +29,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.refuse_dependents(text[]) is
-    'Stops a migration that goes down over the views that an application has built on its relations. Errors: 2BP01, with the names.';
-
-revoke all on function lock_internal.refuse_dependents(text[]) from public;

@@ -59,9 +59,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.start_migration(integer, text) is
-    'The first call of every migration. Waits for other migrators for lock_timeout, or a minute where that is not set. '
-    'Errors: 42501 not the owner, 55P03 another session holds the migrators'' lock, 55006 the schema is not where this migration starts.';
-
-revoke all on function lock_internal.start_migration(integer, text) from public;

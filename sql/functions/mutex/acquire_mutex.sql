@@ -60,5 +60,3 @@ comment on function lock.acquire_mutex(text, text) is
     'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end, because only then the answer is known. '
     'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock when transactions acquire several in different orders, 55P03 lock_timeout. '
     'After the SQL mutex (update ... and acquired != true) and the Redis one (zadd xx ch).';
-
-revoke all on function lock.acquire_mutex(text, text) from public;

@@ -27,5 +27,3 @@ comment on function lock.create_mutex(text) is
     'Optional: lock.acquire_mutex makes what it needs. Waits only for a transaction that is making the same mutex. Rolled back, it never was. '
     'Errors: 22004, 22023 bad task_id, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
     'After the Redis mutex: zadd nx 0.';
-
-revoke all on function lock.create_mutex(text) from public;

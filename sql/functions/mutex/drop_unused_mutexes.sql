@@ -56,5 +56,3 @@ comment on function lock.drop_unused_mutexes(interval, integer) is
     'For the schema''s owner. Deletes at most max mutexes that were made or last released at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
     'Never one that is acquired, never waits. The next acquire makes a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
-
-revoke all on function lock.drop_unused_mutexes(interval, integer) from public;

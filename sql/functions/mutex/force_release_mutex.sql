@@ -40,5 +40,3 @@ comment on function lock.force_release_mutex(text, text) is
     'For the schema''s owner. Releases a mutex whoever acquired it and returns true; false when it is not acquired. lock.forced_release records the operator, the reason (1 to 1024 bytes), '
     'and the owner and time of the acquisition. The holder is not told: make sure that it is gone. Waits for a transaction that is releasing it. '
     'Errors: 22004, 22023 bad task_id or reason, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
-
-revoke all on function lock.force_release_mutex(text, text) from public;

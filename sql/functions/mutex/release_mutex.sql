@@ -62,5 +62,3 @@ comment on function lock.release_mutex(text, text) is
     'Others can acquire it when the transaction commits; rolled back, it was never released. A denial writes nothing. Waits for another transaction that is releasing it. '
     'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01, 55P03 lock_timeout. '
     'After the SQL mutex (update ... and acquired != false) and the Redis one (zadd xx ch).';
-
-revoke all on function lock.release_mutex(text, text) from public;

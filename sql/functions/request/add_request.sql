@@ -28,8 +28,3 @@ begin
     return new;
 end;
 $$;
-
-comment on function lock_internal.add_request() is
-    'The trigger that completes a new request. Never waits. Errors: 22004, 22023 bad id or status.';
-
-revoke all on function lock_internal.add_request() from public;

@@ -111,5 +111,3 @@ comment on function lock.capture_request(uuid, bigint, text) is
     'transaction ends, and that transaction must call lock.settle_request before it commits (23503 settle_request_before_commit); rolled '
     'back, also to a savepoint, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not READ COMMITTED, '
     '25006 read-only. After the lock state machine of a spreadsheet service; see docs/request.md.';
-
-revoke all on function lock.capture_request(uuid, bigint, text) from public;

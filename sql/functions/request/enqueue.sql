@@ -61,5 +61,3 @@ comment on function lock.enqueue(text, text, jsonb, text) is
     'transaction: rolled back, it never was. Never waits for workers, and not for other producers, except a second create of one entity '
     'for the first''s transaction. Workers that idle are woken at commit. Errors: 22004 null, 22023 bad type or id, 23505 the entity '
     'has a create already that is not in error (40001 under REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a spreadsheet service; see docs/request.md.';
-
-revoke all on function lock.enqueue(text, text, jsonb, text) from public;

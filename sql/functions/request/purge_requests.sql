@@ -34,5 +34,3 @@ comment on function lock.purge_requests(interval, integer) is
     'Deletes at most max requests, of all queues, that were settled longer ago than older_than, oldest first, and returns how many: call it '
     'again, in a new transaction, until it returns less than max. Never waits, never stands in a worker''s way, never touches what is '
     'outstanding. A purged create may be created again. Errors: 22004 null, 22023 bad interval or max, 40001 under REPEATABLE READ.';
-
-revoke all on function lock.purge_requests(interval, integer) from public;

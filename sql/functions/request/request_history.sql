@@ -48,5 +48,3 @@ comment on function lock.request_history(text, text, integer) is
     'The newest max requests of an entity, outstanding and settled, newest first: when each was made, started and settled, by which process, '
     'how often it was tried, and its message. Waits for nobody; what a worker is at is shown as new until it commits. '
     'Errors: 22004 null, 22023 bad id or max.';
-
-revoke all on function lock.request_history(text, text, integer) from public;

@@ -74,5 +74,3 @@ comment on function lock.settle_request(uuid, text, text, interval) is
     'requests that were (0: none, settled already, or another transaction''s). new puts them back at their old place for another try '
     'instead, not before delay is over; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
     'Errors: 22004 null, 22023 bad status or delay.';
-
-revoke all on function lock.settle_request(uuid, text, text, interval) from public;

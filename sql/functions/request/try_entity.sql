@@ -23,8 +23,3 @@ as $$
         )
     end;
 $$;
-
-comment on function lock_internal.try_entity(text, text) is
-    'Takes the lock of an entity until the transaction ends, or says that somebody else has it. Re-entrant. Never waits.';
-
-revoke all on function lock_internal.try_entity(text, text) from public;

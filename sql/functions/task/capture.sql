@@ -124,5 +124,3 @@ comment on function lock.capture(integer, text, text[], text, timestamptz) is
     'before you capture, and do nothing that can wait afterwards. A timed-out task without a retry becomes failed instead. '
     'Errors: 22004 null max, queue_id or statuses; 22023 max below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
     'From the state transition of the SQL locks article, whose query gives one task to two callers.';
-
-revoke all on function lock.capture(integer, text, text[], text, timestamptz) from public;

@@ -36,8 +36,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_ids(text[]) is
-    'Refuses a list of ids that is null or has a null (22004), an id twice, or one that is empty or too long (22023).';
-
-revoke all on function lock_internal.check_ids(text[]) from public;

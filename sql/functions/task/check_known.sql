@@ -16,8 +16,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_known(text, text) is
-    'Refuses a task that does not exist (P0002).';
-
-revoke all on function lock_internal.check_known(text, text) from public;

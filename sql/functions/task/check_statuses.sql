@@ -19,8 +19,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_statuses(text[]) is
-    'Refuses statuses that capture cannot take tasks from (22004, 22023).';
-
-revoke all on function lock_internal.check_statuses(text[]) from public;

@@ -37,8 +37,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz) is
-    'Refuses what no task can have (22004, 22023).';
-
-revoke all on function lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz) from public;

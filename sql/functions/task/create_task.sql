@@ -40,5 +40,3 @@ comment on function lock.create_task(text, text, lock.task_status, integer, inte
     'the same id. Wakes the queue''s idle workers at commit. Errors: 22004 null id, queue_id or status; 22023 empty or longer than 1024 '
     'bytes, in_progress, negative retries_left, timeout not positive or with months, infinite available_at. '
     'From the state transition, retries and queues of the SQL locks article.';
-
-revoke all on function lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz) from public;

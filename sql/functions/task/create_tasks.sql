@@ -48,5 +48,3 @@ comment on function lock.create_tasks(text[], text, lock.task_status, integer, i
     'Adds many tasks at once and returns how many were new; the arguments are those of lock.create_task. payloads: one for each id, where it '
     'is not null, instead of payload. Captures take them in the order of ids. Waits only for open transactions that create the same ids. '
     'Errors: those of lock.create_task, 22004 a null id, 22023 an id twice or arrays of different lengths.';
-
-revoke all on function lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]) from public;

@@ -46,5 +46,3 @@ comment on function lock.extend_task(text, bigint, interval, text) is
     'Gives the holder of an attempt timeout from now on, also when its time has run out and nobody took the task over. False: the attempt is '
     'stale, and the work should stop. The task''s own timeout stays for later attempts. Waits while another transaction is changing the task. '
     'Errors: P0002 unknown task; 22004 null; 22023 bad id, timeout not positive, infinite or with months.';
-
-revoke all on function lock.extend_task(text, bigint, interval, text) from public;

@@ -22,5 +22,3 @@ $$;
 
 comment on function lock.get_task(text, text) is
     'A task as it is stored; no row: there is none. Never waits. Errors: 22004 null, 22023 empty or too long.';
-
-revoke all on function lock.get_task(text, text) from public;

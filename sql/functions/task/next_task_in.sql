@@ -48,5 +48,3 @@ comment on function lock.next_task_in(text, text[]) is
     'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
     'still open holds one that is due; no row: there is none. For a worker that found nothing and wants to know how long to sleep. '
     'Never waits. Errors: 22004 null, 22023 bad names.';
-
-revoke all on function lock.next_task_in(text, text[]) from public;

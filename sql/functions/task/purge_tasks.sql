@@ -71,5 +71,3 @@ comment on function lock.purge_tasks(interval, integer, text, lock.task_status) 
     'Deletes at most max done tasks that were settled longer than older_than ago, oldest first, and returns how many; with status failed '
     'the dead letters, never a task that can still be captured as failed. Skips what others hold, never waits. Call it until it returns less than max. A purged id can be '
     'created again, and then counts its attempts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
-
-revoke all on function lock.purge_tasks(interval, integer, text, lock.task_status) from public;

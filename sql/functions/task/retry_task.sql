@@ -40,5 +40,3 @@ comment on function lock.retry_task(text, integer, text) is
     'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number). '
     'False: it is in_progress; settle it first. Its attempts go on counting. Waits while another transaction is changing the task. Wakes idle '
     'workers at commit. Errors: P0002 unknown task; 22004 null id or queue_id; 22023 bad id, retries_left below 1.';
-
-revoke all on function lock.retry_task(text, integer, text) from public;

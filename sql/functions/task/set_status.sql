@@ -49,5 +49,3 @@ comment on function lock.set_status(text, lock.task_status, bigint, text, interv
     'worker''s attempt stale; for operators and for the article''s plain state machine. delay: no capture of it before that has passed. '
     'Keeps retries_left. Waits while another transaction is changing the task. Wakes idle workers, except for done. '
     'Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months.';
-
-revoke all on function lock.set_status(text, lock.task_status, bigint, text, interval) from public;

@@ -34,5 +34,3 @@ comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, 
     'Settles many captured tasks in one statement, each with its attempt as in lock.set_status, and returns how many were; those whose attempt is '
     'stale or that do not exist are left out. Waits while another transaction is changing one of them. '
     'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay.';
-
-revoke all on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval) from public;

@@ -72,8 +72,3 @@ begin
     return settled;
 end;
 $$;
-
-comment on function lock_internal.settle(text[], bigint[], text[], text, interval[]) is
-    'Ends the attempts that are still theirs; how many. See lock.set_statuses.';
-
-revoke all on function lock_internal.settle(text[], bigint[], text[], text, interval[]) from public;

@@ -37,5 +37,3 @@ comment on function lock.settle_and_capture(text[], bigint[], text[], integer, t
     'lock.set_statuses does and leaving out what is stale, then captures the next batch as lock.capture does, and returns that (since: as there). One round trip '
     'and one commit for both, and no deadlock between workers. Pass empty arrays when there is nothing to settle. '
     'Errors: those of lock.set_statuses and lock.capture; none of both happens then.';
-
-revoke all on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], timestamptz) from public;

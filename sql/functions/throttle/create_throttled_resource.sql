@@ -46,5 +46,3 @@ comment on function lock.create_throttled_resource(text, interval) is
     'Makes a throttled resource (resource_id: 1 to 1024 bytes; throttle_interval: over 0, up to 100 years) that can be locked at once and returns true. When it exists, returns false, and it has the new interval, which counts from the last grant. '
     'A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists with this interval. Waits for a transaction that is making, changing or locking it. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped.';
-
-revoke all on function lock.create_throttled_resource(text, interval) from public;

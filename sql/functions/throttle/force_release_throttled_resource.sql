@@ -45,5 +45,3 @@ $$;
 comment on function lock.force_release_throttled_resource(text, text) is
     'For the schema''s owner. Lets a resource be locked at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
     'Waits for a transaction that has just locked it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
-
-revoke all on function lock.force_release_throttled_resource(text, text) from public;

@@ -65,5 +65,3 @@ comment on function lock.lock_throttled_resource(text, text) is
     'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
     'Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
     'After the time-locked resources in PostgreSQL (for update skip locked).';
-
-revoke all on function lock.lock_throttled_resource(text, text) from public;

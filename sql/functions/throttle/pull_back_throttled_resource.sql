@@ -30,8 +30,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.pull_back_throttled_resource(text) is
-    'Sets last_locked to now when it lies more than the interval and a minute in the future.';
-
-revoke all on function lock_internal.pull_back_throttled_resource(text) from public;

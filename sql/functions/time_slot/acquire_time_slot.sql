@@ -77,5 +77,3 @@ comment on function lock.acquire_time_slot(text, interval, timestamptz) is
     'Exactly one of any number of concurrent callers gets true. The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired a slot and not ended, the call waits for that end. '
     'Errors: 22004, 22023 bad arguments, 22008 at the ends of time, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
     'After the Redis timeout lock (zadd gt ch with the score floor(ts / timeout)).';
-
-revoke all on function lock.acquire_time_slot(text, interval, timestamptz) from public;

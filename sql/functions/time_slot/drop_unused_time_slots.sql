@@ -40,5 +40,3 @@ comment on function lock.drop_unused_time_slots(interval, integer) is
     'A dropped task remembers no slot: an at that is older than unused_for is granted again. So unused_for must exceed the age of the latest data point that a producer may still send. '
     'With at left out no slot is ever granted twice. Never waits. Times are kept to the hour, so one can stay up to an hour longer. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
-
-revoke all on function lock.drop_unused_time_slots(interval, integer) from public;

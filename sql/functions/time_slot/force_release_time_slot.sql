@@ -34,5 +34,3 @@ comment on function lock.force_release_time_slot(text, text) is
     'For the schema''s owner. Forgets the newest slot of a task, so that any slot can be acquired next, even one that was granted before, and returns true; false when there is nothing to forget. '
     'For a slot that a producer took far in the future, or a clock that was set back. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
     'Waits for a transaction that has just acquired a slot. Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
-
-revoke all on function lock.force_release_time_slot(text, text) from public;

@@ -71,5 +71,3 @@ comment on function lock.acquire_timeout(text) is
     'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
     'Errors: 22004, 22023 bad task_id, P0002 never created, or dropped, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
     'After the SQL timeout lock (update ... and ts + timeout < now).';
-
-revoke all on function lock.acquire_timeout(text) from public;

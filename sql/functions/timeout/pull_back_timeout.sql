@@ -28,8 +28,3 @@ begin
     end if;
 end;
 $$;
-
-comment on function lock_internal.pull_back_timeout(text) is
-    'Sets ts to now when it lies more than the interval and a minute in the future.';
-
-revoke all on function lock_internal.pull_back_timeout(text) from public;

@@ -40,5 +40,3 @@ comment on function lock.open_transactions(bigint[]) is
     'ask after lock.start_idling, in a later transaction, and look for work when one of them is gone. A prepared transaction is open, '
     'one that has written nothing is not listed. Never waits. No row on YugabyteDB, where producers always notify. '
     'Errors: 25006 on a standby.';
-
-revoke all on function lock.open_transactions(bigint[]) from public;

@@ -49,5 +49,3 @@ comment on function lock.start_idling(text, text, text, interval) is
     'notification or until less than lasting is over, and, in growing pauses, ask whether one of the transactions of step 3 is gone; look '
     'again. A worker that dies costs its queue needless notifications for lasting, nothing else. Never waits for producers. '
     'Errors: 22004 null, 22023 empty or too long, or a bad interval.';
-
-revoke all on function lock.start_idling(text, text, text, interval) from public;

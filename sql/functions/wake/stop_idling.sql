@@ -27,5 +27,3 @@ $$;
 
 comment on function lock.stop_idling(text, text, text) is
     'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long.';
-
-revoke all on function lock.stop_idling(text, text, text) from public;

@@ -44,9 +44,3 @@ begin
     perform set_config('lock.woken', note, true);
 end;
 $$;
-
-comment on function lock_internal.wake(text, text) is
-    'Notifies the idle workers of a queue at commit. Call it after or before the change that they should see, in its transaction, '
-    'and again for every change. Never waits.';
-
-revoke all on function lock_internal.wake(text, text) from public;
