@@ -265,3 +265,44 @@ func TestMigrateDownNamesWhatIsInTheWay(t *testing.T) {
 	}
 	must(t, migrate(e.owner, 0))
 }
+
+// An argument of megabytes is refused with its own SQLSTATE, and does not come back in the message.
+func TestAttackBySize(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	s, owner := e.session(t), e.sessionAs(t, e.owner)
+	long, id := strings.Repeat("x", 10<<20), strings.Repeat("i", 1024)
+	for _, sql := range []string{
+		"select lock.exclusive($1::text)", "select lock.try_shared($1::text)", "select lock.exclusive_all(array[$1::text])", "select lock.unlock($1::text)", "select lock.key($1)",
+		"select lock.acquire_mutex($1)", "select lock.acquire_mutex('m', $1)", "select lock.release_mutex($1)", "select lock.create_mutex($1)",
+		"select lock.create_timeout($1, '1 s')", "select lock.acquire_timeout($1)", "select lock.acquire_time_slot($1, '1 s')",
+		"select lock.create_throttled_resource($1, '1 s')", "select lock.lock_throttled_resource($1, 'x')", "select lock.lock_throttled_resource('r', $1)",
+		"select lock.acquire_lease($1, 'me', '1 s')", "select lock.acquire_lease('l', $1, '1 s')", "select lock.await_lease($1, 'me', '1 s')", "select lock.renew_lease($1, 1, '1 s')",
+		"select lock.create_task($1)", "select lock.create_task('t', $1)", "select lock.create_tasks(array[$1::text])", "select lock.capture(1, $1)", "select lock.capture(1, statuses => array[$1::text])",
+		"select lock.capture(1, owner => $1)", "select lock.set_status($1, 'done')", "select lock.set_statuses(array[$1::text], '{1}', 'done')",
+		"select lock.settle_and_capture('{t}', '{1}', array[$1::text], 1)", "select lock.extend_task($1, 1, '1 s')", "select lock.retry_task($1, 1)", "select lock.next_task_in($1)",
+		"select lock.enqueue('update', $1)", "select lock.enqueue($1, 'e')", "select lock.enqueue('update', 'e', queue_id => $1)",
+		"select lock.capture_request(gen_random_uuid(), 0, $1)", "select lock.settle_request(gen_random_uuid(), $1)", "select lock.request_history($1)",
+		"select lock.start_idling($1, 'q', 'w', '1 s')", "select lock.start_idling('lock_task', $1, 'w', '1 s')", "select lock.start_idling('lock_task', 'q', $1, '1 s')",
+	} {
+		if pg := s.fails("22023", sql, long); len(pg.Message)+len(pg.Hint)+len(pg.Detail) > 1000 {
+			t.Errorf("%s: %d bytes of message", sql, len(pg.Message)+len(pg.Hint)+len(pg.Detail))
+		}
+	}
+	for _, sql := range []string{
+		"select lock.start_idling($1, $1, $1, '1 s')",
+		"select lock.settle_and_capture('{t}', '{{1}}', '{done}', 1) where $1 <> ''", "select lock.settle_and_capture('{t}', '{1}', '{{done}}', 1) where $1 <> ''",
+		"select lock.settle_and_capture('{t,u}', '{1,2}', '{done,done}', 1, delays => '{{1 s},{1 s}}') where $1 <> ''",
+		"select lock.set_statuses('{{t}}', '{{1}}', 'done') where $1 <> ''",
+	} {
+		s.fails("22023", sql, id)
+	}
+	// The longest that are allowed fit into every index.
+	for _, sql := range []string{
+		"select lock.start_idling('lock_task', $1, $1, '1 s')", "select lock.create_task($1, $1)", "select lock.enqueue('create', $1, queue_id => $1)",
+		"select lock.acquire_lease($1, $1, '1 min')", "select lock.acquire_mutex($1, $1)",
+	} {
+		s.exec(sql, id)
+	}
+	owner.exec("select lock.force_release_mutex($1, $1)", id)
+}

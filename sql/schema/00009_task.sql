@@ -111,7 +111,7 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass some of new, failed and done, in the order of preference, as in ''{new,failed}''.';
     elsif cardinality(check_statuses.statuses) = 0 or not check_statuses.statuses <@ '{new,done,failed}' then
-        raise exception 'statuses must be some of new, failed and done, not %', check_statuses.statuses
+        raise exception 'statuses must be some of new, failed and done, not %', left(check_statuses.statuses::text, 60)
             using errcode = 'invalid_parameter_value',
                   hint = 'A task that is in_progress is taken over by any capture once its timeout has passed, and not before.';
     end if;
@@ -800,7 +800,11 @@ begin
     if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
         perform lock_internal.check_id(settle.queue_id, 'queue_id');
     end if;
-    if settle.attempts is null or array_position(settle.attempts, null) is not null
+    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays)) > 1 then
+        raise exception 'attempts, statuses and delays must have one dimension'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass arrays of the same length.';
+    elsif settle.attempts is null or array_position(settle.attempts, null) is not null
         or settle.results is null or array_position(settle.results, null) is not null
     then
         raise exception 'attempts, statuses and their elements must not be null'
@@ -812,7 +816,7 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass arrays of the same length.';
     elsif not settle.results <@ '{new,done,failed}' then
-        raise exception 'a task is settled as new, done or failed, not as %', settle.results
+        raise exception 'a task is settled as new, done or failed, not as %', left(settle.results::text, 60)
             using errcode = 'invalid_parameter_value',
                   hint = 'Use lock.extend_task to hold a task for longer.';
     end if;

@@ -23,7 +23,7 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass create or update.';
     elsif enqueue.request_type not in ('create', 'update') then
-        raise exception 'request_type is %, and must be create or update', enqueue.request_type
+        raise exception 'request_type is %, and must be create or update', left(enqueue.request_type, 60)
             using errcode = 'invalid_parameter_value',
                   hint = 'A create is worked on alone; updates that wait for one entity are worked on together.';
     end if;

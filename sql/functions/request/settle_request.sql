@@ -28,7 +28,7 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the process_id of lock.capture_request, and complete, error or new.';
     elsif settle_request.status not in ('complete', 'error', 'new') then
-        raise exception 'status is %, and must be complete, error or new', settle_request.status
+        raise exception 'status is %, and must be complete, error or new', left(settle_request.status, 60)
             using errcode = 'invalid_parameter_value',
                   hint = 'new puts the requests back for another try.';
     elsif settle_request.delay is distinct from interval '0' then

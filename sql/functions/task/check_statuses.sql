@@ -13,7 +13,7 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass some of new, failed and done, in the order of preference, as in ''{new,failed}''.';
     elsif cardinality(check_statuses.statuses) = 0 or not check_statuses.statuses <@ '{new,done,failed}' then
-        raise exception 'statuses must be some of new, failed and done, not %', check_statuses.statuses
+        raise exception 'statuses must be some of new, failed and done, not %', left(check_statuses.statuses::text, 60)
             using errcode = 'invalid_parameter_value',
                   hint = 'A task that is in_progress is taken over by any capture once its timeout has passed, and not before.';
     end if;

@@ -28,7 +28,11 @@ begin
     if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
         perform lock_internal.check_id(settle.queue_id, 'queue_id');
     end if;
-    if settle.attempts is null or array_position(settle.attempts, null) is not null
+    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays)) > 1 then
+        raise exception 'attempts, statuses and delays must have one dimension'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass arrays of the same length.';
+    elsif settle.attempts is null or array_position(settle.attempts, null) is not null
         or settle.results is null or array_position(settle.results, null) is not null
     then
         raise exception 'attempts, statuses and their elements must not be null'
@@ -40,7 +44,7 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass arrays of the same length.';
     elsif not settle.results <@ '{new,done,failed}' then
-        raise exception 'a task is settled as new, done or failed, not as %', settle.results
+        raise exception 'a task is settled as new, done or failed, not as %', left(settle.results::text, 60)
             using errcode = 'invalid_parameter_value',
                   hint = 'Use lock.extend_task to hold a task for longer.';
     end if;

@@ -18,6 +18,11 @@ declare
     moment  constant timestamptz := clock_timestamp();
 begin
     perform lock_internal.check_id(start_idling.channel, 'channel');
+    if octet_length(start_idling.channel) > 63 then
+        raise exception 'a channel''s name has at most 63 bytes, and this one %', octet_length(start_idling.channel)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass lock_task or lock_request.';
+    end if;
     perform lock_internal.check_id(start_idling.queue_id, 'queue_id');
     perform lock_internal.check_id(start_idling.worker, 'worker');
     perform lock_internal.check_interval(start_idling.lasting, 'lasting', false);
