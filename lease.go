@@ -20,7 +20,7 @@ import (
 var (
 	// ErrLeaseHeld says that others hold all permits of the name.
 	ErrLeaseHeld = errors.New("all permits are held elsewhere")
-	// ErrLeaseLost says that a lease ended before its holder was done: it ran out, or was revoked.
+	// ErrLeaseLost says that a lease ended before its holder was done: it ran out, or an operator released it by force.
 	ErrLeaseLost = errors.New("the lease is lost")
 )
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -137,25 +138,30 @@ func (w *requestWorker) next() (due time.Duration) {
 	return due
 }
 
-// step captures, handles and settles one batch in one transaction.
+// step captures, handles and settles one batch in one transaction, in two round trips beside the handler's own.
 func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
-	tx, err := w.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	conn, err := w.pool.Acquire(ctx)
 	if err != nil {
 		return false, err
 	}
+	defer conn.Release()
 	// From here on the end of ctx must not interrupt.
 	finish := context.WithoutCancel(ctx)
-	defer tx.Rollback(finish)
-	q := db.New(tx)
 	process := newProcess()
-	batch, err := q.CaptureRequest(finish, db.CaptureRequestParams{ProcessID: process, After: w.line, QueueID: w.queueID})
-	if err != nil {
+	opening := &pipeline{Conn: conn.Conn(), begins: true, then: "savepoint locks_handler"}
+	batch, err := db.New(opening).CaptureRequest(finish, db.CaptureRequestParams{ProcessID: process, After: w.line, QueueID: w.queueID})
+	err = cmp.Or(err, opening.results.Close())
+	tx := opening.results.Tx()
+	defer func() {
+		if conn.Conn().PgConn().TxStatus() != 'I' { // a commit in a pipeline is none of tx's
+			tx.Rollback(finish)
+		}
+	}()
+	if err != nil || len(batch) == 0 {
 		return false, err
 	}
-	if len(batch) == 0 {
-		return false, tx.Commit(finish) // The search may have tidied up.
-	}
-	w.line = batch[0].RequestID
+	line := w.line
+	w.line = max(line, batch[0].RequestID)
 
 	last := try{batch[len(batch)-1].RequestID, batch[len(batch)-1].Attempts}
 	outcome, refused := w.refused[last]
@@ -173,13 +179,12 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 		settle.Status, settle.Delay = "new", max(retry.delay, time.Millisecond)
 	}
 	if err == nil {
-		var settled int64
-		if settled, err = q.SettleRequest(finish, settle); err == nil && int(settled) != len(batch) {
+		closing := &pipeline{Conn: conn.Conn(), expects: len(batch), then: "commit"}
+		_, err = db.New(closing).SettleRequest(finish, settle)
+		if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "22012" { // division by zero
 			err = errUnsettled
 		}
-	}
-	if err == nil {
-		err = tx.Commit(finish)
+		err = cmp.Or(err, closing.results.Close())
 	}
 	if err != nil {
 		// The handler's doing, such as a deferred constraint of its tables: the same batch is settled as error in the next transaction.
@@ -188,7 +193,7 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 				w.refused = map[try]error{}
 			}
 			w.refused[last] = cmp.Or(outcome, err)
-			w.line = batch[0].RequestID - 1
+			w.line = line
 			if errors.Is(err, errCut) {
 				w.comeBack()
 			}
@@ -219,13 +224,43 @@ var errUnsettled = errors.New("the handler took the batch away from its transact
 // errCut is for a handler whose connection cannot be used any more.
 var errCut = fmt.Errorf("%w with its connection", errEnded)
 
-// run calls the handler in a savepoint. Its outcome is what to settle; err means that nothing can be settled in tx.
-func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) (outcome, err error) {
-	inner, err := tx.Begin(ctx)
-	if err != nil {
-		return nil, err
+// A pipeline is a connection that sends what stands around a query together with it, in the connection's query exec mode.
+type pipeline struct {
+	*pgx.Conn
+	begins  bool   // a transaction, before the query
+	then    string // is sent after the query
+	expects int    // of QueryRow, which divides by zero when the answer is another number
+	results pgx.BatchResults
+}
+
+func (p *pipeline) send(ctx context.Context, sql string, args []any) {
+	batch := &pgx.Batch{}
+	if p.begins {
+		batch.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	}
-	outcome = w.call(ctx, givenTx{inner}, batch)
+	batch.Queue(sql, args...)
+	batch.Queue(p.then)
+	p.results = p.Conn.SendBatch(ctx, batch)
+	if p.begins {
+		p.results.Exec()
+	}
+}
+
+func (p *pipeline) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	p.send(ctx, sql, args)
+	return p.results.Query()
+}
+
+// The server compares, since what is sent after the query does not wait for its answer.
+func (p *pipeline) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	sql = fmt.Sprintf("select answer.n / (answer.n = $%d::bigint)::integer from (%s) as answer(n)", len(args)+1, sql)
+	p.send(ctx, sql, append(args, p.expects))
+	return p.results.QueryRow()
+}
+
+// run calls the handler. Its outcome is what to settle; err means that nothing can be settled in tx.
+func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) (outcome, err error) {
+	outcome = w.call(ctx, givenTx{tx}, batch)
 	switch {
 	case tx.Conn().IsClosed() && (errors.Is(outcome, context.DeadlineExceeded) || errors.Is(outcome, context.Canceled)):
 		return outcome, errCut // by a limit of the handler's own, and it would be so again
@@ -247,13 +282,8 @@ func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) 
 			outcome = errors.New("a statement failed, and the handler did not return its error")
 		}
 	}
-	if outcome == nil {
-		err = inner.Commit(ctx)
-	} else {
-		err = inner.Rollback(ctx)
-	}
-	if err == nil && tx.Conn().PgConn().TxStatus() == 'E' {
-		err = errEnded
+	if outcome != nil {
+		_, err = tx.Exec(ctx, "rollback to savepoint locks_handler")
 	}
 	return outcome, err
 }

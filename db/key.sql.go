@@ -158,7 +158,7 @@ const unlock = `-- name: Unlock :one
 select lock.unlock(key => $1::bigint) as forgotten
 `
 
-// Unlock forgets a key; false when it is not known or another transaction holds it. The lock ends with the transaction.
+// Unlock forgets what is kept of a key; false when another transaction holds it. The lock ends with the transaction.
 func (q *Queries) Unlock(ctx context.Context, key int64) (bool, error) {
 	row := q.db.QueryRow(ctx, unlock, key)
 	var forgotten bool
@@ -182,7 +182,7 @@ const vacuum = `-- name: Vacuum :one
 select lock.vacuum() as forgotten
 `
 
-// Vacuum forgets every key that nobody holds or waits for, and says how many.
+// Vacuum forgets what is kept of every key that nobody holds or waits for, and says of how many.
 func (q *Queries) Vacuum(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, vacuum)
 	var forgotten int64

@@ -93,6 +93,43 @@ func (q *Queries) AwaitLease(ctx context.Context, arg AwaitLeaseParams) (LeaseHo
 	return i, err
 }
 
+const dropUnusedLeases = `-- name: DropUnusedLeases :one
+select lock.drop_unused_leases(unused_for => $1::interval, max => $2::integer) as dropped
+`
+
+type DropUnusedLeasesParams struct {
+	UnusedFor time.Duration
+	Max       int32
+}
+
+// DropUnusedLeases forgets at most max names on which no lease was granted for unused_for, and returns how many; call it
+// again until it returns 0. For the schema's owner.
+func (q *Queries) DropUnusedLeases(ctx context.Context, arg DropUnusedLeasesParams) (int64, error) {
+	row := q.db.QueryRow(ctx, dropUnusedLeases, arg.UnusedFor, arg.Max)
+	var dropped int64
+	err := row.Scan(&dropped)
+	return dropped, err
+}
+
+const forceReleaseLease = `-- name: ForceReleaseLease :one
+select lock.force_release_lease(name => $1::text, token => $2::bigint, reason => $3::text) as released
+`
+
+type ForceReleaseLeaseParams struct {
+	Name   string
+	Token  int64
+	Reason string
+}
+
+// ForceReleaseLease takes a live lease from its holder, and records the operator and the reason in lock.forced_release;
+// false when there is none. For the schema's owner.
+func (q *Queries) ForceReleaseLease(ctx context.Context, arg ForceReleaseLeaseParams) (bool, error) {
+	row := q.db.QueryRow(ctx, forceReleaseLease, arg.Name, arg.Token, arg.Reason)
+	var released bool
+	err := row.Scan(&released)
+	return released, err
+}
+
 const leaseHolders = `-- name: LeaseHolders :many
 select name, token, owner, acquired_at, renewed_at, expires_at, expires_in from lock.lease_holder where name = $1::text order by token
 `
@@ -159,39 +196,4 @@ func (q *Queries) RenewLease(ctx context.Context, arg RenewLeaseParams) (bool, e
 	var renewed bool
 	err := row.Scan(&renewed)
 	return renewed, err
-}
-
-const revokeLease = `-- name: RevokeLease :one
-select lock.revoke_lease(name => $1::text, token => $2::bigint, reason => $3::text) as revoked
-`
-
-type RevokeLeaseParams struct {
-	Name   string
-	Token  int64
-	Reason string
-}
-
-// RevokeLease takes a live lease from its holder and records who, when and why; false when there is none. For the schema's owner.
-func (q *Queries) RevokeLease(ctx context.Context, arg RevokeLeaseParams) (bool, error) {
-	row := q.db.QueryRow(ctx, revokeLease, arg.Name, arg.Token, arg.Reason)
-	var revoked bool
-	err := row.Scan(&revoked)
-	return revoked, err
-}
-
-const vacuumLeases = `-- name: VacuumLeases :one
-select lock.vacuum_leases(older_than => $1::interval, max => $2::integer) as forgotten
-`
-
-type VacuumLeasesParams struct {
-	OlderThan time.Duration
-	Max       int32
-}
-
-// VacuumLeases forgets names that nobody used for a while, and says how many. For the schema's owner.
-func (q *Queries) VacuumLeases(ctx context.Context, arg VacuumLeasesParams) (int64, error) {
-	row := q.db.QueryRow(ctx, vacuumLeases, arg.OlderThan, arg.Max)
-	var forgotten int64
-	err := row.Scan(&forgotten)
-	return forgotten, err
 }

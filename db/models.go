@@ -58,7 +58,7 @@ func (ns NullTaskStatus) Value() (driver.Value, error) {
 	return string(ns.TaskStatus), nil
 }
 
-// What is held now, and who waits for a key, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key that was new to its holder's transaction shows by its number until that ends. Keys on the advisory engine only: the row engine's locks are rows, and PostgreSQL lists who waits for rows in pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
+// What is held now, and who waits for a key, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by its number until somebody who waited for it by name has committed, and a program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. Keys on the advisory engine only: the row engine's locks are rows, and PostgreSQL lists who waits for rows in pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
 type Activity struct {
 	Kind    string
 	Name    string
@@ -69,11 +69,6 @@ type Activity struct {
 	Since   *time.Time
 	Until   *time.Time
 	Details string
-}
-
-// What key locks are made of here; one row, written by the first migration, never to be changed. Read it by lock.engine().
-type ChosenEngine struct {
-	Engine string
 }
 
 // Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
@@ -99,7 +94,7 @@ type Finding struct {
 // Every lock that an operator took away from its holder. Nothing deletes from it but its owner, by hand.
 type ForcedRelease struct {
 	ReleaseID int64
-	// mutex, timeout, time_slot or throttle.
+	// mutex, timeout, time_slot, throttle or lease.
 	Kind   string
 	ID     string
 	Reason string
@@ -119,7 +114,14 @@ type IdleWorker struct {
 	Until time.Time
 }
 
-// The leases that were granted and neither released nor revoked; one that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.
+// What keys are called on the advisory engine: names for which somebody had to wait, until lock.unlock or lock.vacuum forgets them. Decides nothing.
+type KeyName struct {
+	Key  int64
+	Name string
+	Ts   time.Time
+}
+
+// The leases that were granted and not released; one that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.
 type Lease struct {
 	Name string
 	// Greater than the token of every lease granted on the name before.
@@ -151,30 +153,17 @@ type LeaseHolder struct {
 	ExpiresIn  time.Duration
 }
 
-// Every name that ever had a lease, until lock.vacuum_leases forgets it, and the greatest token given on it. Its row is the gate of all who acquire the name.
+// Every name that ever had a lease, until lock.drop_unused_leases forgets it, and the greatest token given on it. Its row is the gate of all who acquire the name.
 type LeaseName struct {
 	Name      string
 	Token     int64
 	GrantedAt time.Time
 }
 
-// What lock.revoke_lease did, for good: rows are the owner's to delete.
-type LeaseRevocation struct {
-	Name      string
-	Token     int64
-	Owner     string
-	RevokedBy string
-	RevokedAt time.Time
-	Reason    string
-}
-
-// Every key that was locked and is not yet forgotten by lock.unlock or lock.vacuum. The lock itself on the row engine, a directory of names on the advisory engine.
 type LockedKey struct {
-	Key int64
-	// The name that was locked first, for a key that was locked by name.
+	Key  int64
 	Name *string
-	// When the key was locked for the first time since it was last forgotten.
-	Ts time.Time
+	Ts   time.Time
 }
 
 // The migrations that this schema has been through, kept by the migrations themselves: goose's own table is named by its user.
@@ -233,26 +222,23 @@ type Request struct {
 	Message *string
 	// How often it was settled or put back; a worker's rollback or death does not count.
 	Attempts int32
-	// Whether the entity is found in the queue by this request; the others follow it. Kept by lock_internal.add_request, lock.capture_request and lock.settle_request.
-	Head bool
 	// Put back to be tried again not before this time; its entity waits as long. Null: at once.
 	AvailableAt *time.Time
-	CreatedAt   time.Time
+	// Set by the trigger that checks a new request. Leave it out: a new request that comes with it is taken as checked, and wakes nobody.
+	CreatedAt time.Time
 	// When it was captured by the worker that settled it.
 	StartedAt *time.Time
 	SettledAt *time.Time
+	// Whether it ended in error. Indexed in place of the status, so that capturing a request, which changes that, changes no index.
+	Failed bool
 }
 
 // Internal: what is captured and not yet settled. Rows live inside one worker's transaction, and are never committed.
 type RequestBatch struct {
+	ProcessID  pgtype.UUID
 	QueueID    string
 	EntityID   string
-	ProcessID  pgtype.UUID
 	RequestIds []int64
-	// The entity's heads that the worker has locked.
-	Heads []int64
-	// Those of them that no open producer counts on, so that they can be taken off the queue.
-	Free []int64
 }
 
 // Internal: always empty. A line of lock.request_batch refers to it at commit, and so cannot be committed.

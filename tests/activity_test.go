@@ -41,9 +41,9 @@ func TestActivity(t *testing.T) {
 	}
 	a.exec("select lock.acquire_mutex('m', 'me'), lock.acquire_timeout('t'), lock.lock_throttled_resource('r', 'why'), lock.acquire_lease('l', 'leader', '1 hour')")
 	a.exec("select lock.capture(1, 'q', owner => 'worker')")
-	b.exec("select lock.shared('k')")
+	e.contend(t, "k")
 	a.exec("begin")
-	a.exec("select lock.exclusive('k'), lock.shared(7), pg_advisory_xact_lock(1), pg_advisory_xact_lock(1, 2)")
+	a.exec("select lock.exclusive('k'), lock.shared(7), pg_advisory_xact_lock(1), pg_advisory_xact_lock(-1), pg_advisory_xact_lock(4294967295), pg_advisory_xact_lock(1, 2)")
 	waiter := b.start("select lock.shared('k')").blocked()
 	want := []string{
 		"key 7 shared held locks_app",

@@ -136,14 +136,14 @@ func TestWithLease(t *testing.T) {
 		}
 	})
 
-	t.Run("stops the work when the lease is revoked, and does not take it again", func(t *testing.T) {
+	t.Run("stops the work when the lease is released by force, and does not take it again", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		operator := db.New(openPool(t, e.owner, 1))
 		err := locks.WithLease(ctx, e.pool, "a", 15*time.Second, func(ctx context.Context, lease locks.Lease) error {
-			revoked, err := operator.RevokeLease(ctx, db.RevokeLeaseParams{Name: "a", Token: lease.Token, Reason: "it hangs"})
-			if err != nil || !revoked {
-				t.Errorf("revoke: %v, %v", revoked, err)
+			released, err := operator.ForceReleaseLease(ctx, db.ForceReleaseLeaseParams{Name: "a", Token: lease.Token, Reason: "it hangs"})
+			if err != nil || !released {
+				t.Errorf("force release: %v, %v", released, err)
 			}
 			err = pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error { return lease.Assert(ctx, tx) })
 			if !errors.Is(err, locks.ErrLeaseLost) || code(err) != "LK001" {
@@ -161,9 +161,9 @@ func TestWithLease(t *testing.T) {
 		if !errors.Is(err, locks.ErrLeaseLost) || !errors.Is(err, errLeaseWork) || errors.Is(err, locks.ErrLeaseHeld) {
 			t.Fatalf("got %v", err)
 		}
-		// Revoked when no renewal has noticed yet.
+		// Released when no renewal has noticed yet.
 		err = locks.WithLease(ctx, e.pool, "a", time.Hour, func(ctx context.Context, lease locks.Lease) error {
-			_, err := operator.RevokeLease(ctx, db.RevokeLeaseParams{Name: "a", Token: lease.Token, Reason: "it hangs"})
+			_, err := operator.ForceReleaseLease(ctx, db.ForceReleaseLeaseParams{Name: "a", Token: lease.Token, Reason: "it hangs"})
 			return err
 		})
 		if !errors.Is(err, locks.ErrLeaseLost) {

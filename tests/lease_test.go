@@ -51,7 +51,7 @@ func TestLease(t *testing.T) {
 		leaseExpire(t, e, "a")
 		answers(s, false, "select lock.release_lease('a', 2)")
 		answers(s, int64(3), leaseTake, "a", "you", 1)
-		answers(e.sessionAs(t, e.owner), true, "select lock.revoke_lease('a', 3, 'it hangs')")
+		answers(e.sessionAs(t, e.owner), true, "select lock.force_release_lease('a', 3, 'it hangs')")
 		answers(s, int64(4), leaseTake, "a", "you", 1)
 		s.exec("begin")
 		answers(s, int64(5), leaseTake, "a", "you", 2)
@@ -107,23 +107,23 @@ func TestLease(t *testing.T) {
 		s.exec("commit")
 	})
 
-	t.Run("is shown, and revoked by an operator for the record", func(t *testing.T) {
+	t.Run("is shown, and released by an operator for the record", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		s, operator := e.session(t), e.sessionAs(t, e.owner)
 		token := s.lease("a", 1)
-		s.fails("42501", "select lock.revoke_lease('a', $1, 'why')", token)
-		s.fails("42501", "select lock.vacuum_leases('1 day')")
-		answers(operator, false, "select lock.revoke_lease('a', $1, 'why')", token+1)
-		answers(operator, true, "select lock.revoke_lease('a', $1, 'it hangs')", token)
-		answers(operator, false, "select lock.revoke_lease('a', $1, 'again')", token)
+		s.fails("42501", "select lock.force_release_lease('a', $1, 'why')", token)
+		s.fails("42501", "select lock.drop_unused_leases('1 day')")
+		answers(operator, false, "select lock.force_release_lease('a', $1, 'why')", token+1)
+		answers(operator, true, "select lock.force_release_lease('a', $1, 'it hangs')", token)
+		answers(operator, false, "select lock.force_release_lease('a', $1, 'again')", token)
 		answers(operator, fmt.Sprintf("a/%d/pid %d/locks_owner/it hangs/t", token, s.pid),
-			`select concat_ws('/', name, token, owner, revoked_by, reason, revoked_at between clock_timestamp() - interval '1 minute' and clock_timestamp())
-			from lock.lease_revocation`)
+			`select concat_ws('/', id, previous ->> 'token', previous ->> 'owner', released_by, reason, released_at between clock_timestamp() - interval '1 minute' and clock_timestamp())
+			from lock.forced_release where kind = 'lease'`)
 		answers(s, false, "select lock.renew_lease('a', $1, '1 day')", token)
 		lost := s.fails("LK001", "select lock.assert_lease('a', $1)", token)
-		if !strings.Contains(lost.Detail, "locks_owner revoked it") || !strings.Contains(lost.Detail, "it hangs") {
-			t.Fatalf("the error does not say who revoked it: %q", lost.Detail)
+		if !strings.Contains(lost.Detail, "locks_owner released it by force") || !strings.Contains(lost.Detail, "it hangs") {
+			t.Fatalf("the error does not say who released it: %q", lost.Detail)
 		}
 		answers(s, token+1, leaseTake, "a", "next", 1)
 	})
@@ -162,9 +162,9 @@ func TestLease(t *testing.T) {
 			}
 		}
 		for _, bad := range []struct{ code, call string }{
-			{"22004", "revoke_lease(null, 1, 'why')"}, {"22004", "revoke_lease('a', null, 'why')"}, {"22004", "revoke_lease('a', 1, null)"},
-			{"22023", "revoke_lease('a', 1, '')"}, {"22023", "revoke_lease('a', 1, repeat('x', 1025))"},
-			{"22004", "vacuum_leases(null)"}, {"22023", "vacuum_leases('0')"}, {"22004", "vacuum_leases('1 s', null)"}, {"22023", "vacuum_leases('1 s', 0)"},
+			{"22004", "force_release_lease(null, 1, 'why')"}, {"22004", "force_release_lease('a', null, 'why')"}, {"22004", "force_release_lease('a', 1, null)"},
+			{"22023", "force_release_lease('a', 1, '')"}, {"22023", "force_release_lease('a', 1, repeat('x', 1025))"},
+			{"22004", "drop_unused_leases(null)"}, {"22023", "drop_unused_leases('0')"}, {"22004", "drop_unused_leases('1 s', null)"}, {"22023", "drop_unused_leases('1 s', 0)"},
 		} {
 			if operator.fails(bad.code, "select lock."+bad.call).Hint == "" {
 				t.Errorf("%s has no hint", bad.call)
@@ -186,7 +186,7 @@ func leaseState(t *testing.T, e *env) (state string) {
 	t.Helper()
 	must(t, e.admin.QueryRow(ctx, `select concat_ws(' ',
 		(select jsonb_agg(l order by name, token) from lock.lease l), (select jsonb_agg(n order by name) from lock.lease_name n),
-		(select jsonb_agg(f) from lock.lease_floor f), (select jsonb_agg(r) from lock.lease_revocation r))`).Scan(&state))
+		(select jsonb_agg(f) from lock.lease_floor f), (select jsonb_agg(r) from lock.forced_release r))`).Scan(&state))
 	return state
 }
 
@@ -307,8 +307,7 @@ func TestLeasePermits(t *testing.T) {
 	t.Run("the checker catches acquirers whose count is older than the gate", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
-		mutate(t, e, "acquire_lease", "and lease_name.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)\n", "\n")
-		admin(t, e, "create or replace function lock_internal.uncontended(id text) returns boolean language sql as 'select true'")
+		mutate(t, e, "acquire_lease", "and free.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)\n", "\n")
 		if most := leaseCrowd(t, e, math.MaxInt64); most == 0 {
 			t.Fatal("the broken function was not caught")
 		}
@@ -433,7 +432,7 @@ func TestLeaseFence(t *testing.T) {
 			}
 		})
 
-		for _, ending := range []string{"release_lease('a', 1)", "revoke_lease('a', 1, 'why')"} {
+		for _, ending := range []string{"release_lease('a', 1)", "force_release_lease('a', 1, 'why')"} {
 			function, _, _ := strings.Cut(ending, "(")
 			t.Run("asserted first, is waited for by "+function+", "+level, func(t *testing.T) {
 				t.Parallel()
@@ -683,7 +682,7 @@ func TestLeaseWait(t *testing.T) {
 				if token == 3 {
 					answers(a, true, "select lock.release_lease('a', $1)", token)
 				} else {
-					answers(e.sessionAs(t, e.owner), true, "select lock.revoke_lease('a', $1, 'why')", token)
+					answers(e.sessionAs(t, e.owner), true, "select lock.force_release_lease('a', $1, 'why')", token)
 				}
 				if !leaseNotified(t, e, listener, "a") {
 					t.Fatal("somebody waits, and the release did not notify")
@@ -903,7 +902,7 @@ func leaseMissed(t *testing.T, e *env, level string) bool {
 	return !leaseNotified(t, e, listener, "a")
 }
 
-func TestLeaseVacuum(t *testing.T) {
+func TestLeaseDropUnused(t *testing.T) {
 	t.Parallel()
 	idle := func(t *testing.T, e *env) {
 		t.Helper()
@@ -920,12 +919,12 @@ func TestLeaseVacuum(t *testing.T) {
 			s.exec("select lock.release_lease('a', $1)", token+1)
 		}
 		answers(s, int64(1), leaseTake, "expired", "me", 1)
-		answers(operator, int64(0), "select lock.vacuum_leases('1 day')")
+		answers(operator, int64(0), "select lock.drop_unused_leases('1 day')")
 		idle(t, e)
 		answers(s, int64(1), leaseTake, "live", "me", 1)
-		answers(operator, int64(1), "select lock.vacuum_leases('1 day', 1)")
-		answers(operator, int64(1), "select lock.vacuum_leases('1 day', 1)")
-		answers(operator, int64(0), "select lock.vacuum_leases('1 day', 1)")
+		answers(operator, int64(1), "select lock.drop_unused_leases('1 day', 1)")
+		answers(operator, int64(1), "select lock.drop_unused_leases('1 day', 1)")
+		answers(operator, int64(0), "select lock.drop_unused_leases('1 day', 1)")
 		answers(e.sessionAs(t, e.super), "{live}", "select array_agg(name)::text from lock.lease_name")
 		answers(s, int64(6), leaseTake, "a", "me", 1)
 		answers(s, int64(6), leaseTake, "new", "me", 1)
@@ -942,7 +941,7 @@ func TestLeaseVacuum(t *testing.T) {
 			idle(t, e)
 			s.exec("begin isolation level " + level)
 			s.lease("b", 1)
-			p := operator.start("select lock.vacuum_leases('1 day')").blocked()
+			p := operator.start("select lock.drop_unused_leases('1 day')").blocked()
 			s.exec("commit")
 			p.ends()
 			answers(s, int64(2), leaseTake, "a", "me", 1)
@@ -956,7 +955,7 @@ func TestLeaseVacuum(t *testing.T) {
 			s.exec("select lock.release_lease('a', 1)")
 			idle(t, e)
 			operator.exec("begin isolation level " + level)
-			answers(operator, int64(1), "select lock.vacuum_leases('1 day')")
+			answers(operator, int64(1), "select lock.drop_unused_leases('1 day')")
 			p := s.start("create temp table got as select token from lock.acquire_lease('a', 'me', '1 hour')").blocked()
 			operator.exec("commit")
 			p.ends()
@@ -973,7 +972,7 @@ func TestLeaseVacuum(t *testing.T) {
 			other.lease("a", 1)
 			other.exec("select lock.release_lease('a', 1)")
 			idle(t, e)
-			answers(operator, int64(1), "select lock.vacuum_leases('1 day')")
+			answers(operator, int64(1), "select lock.drop_unused_leases('1 day')")
 			var token int64
 			err := s.conn.QueryRow(ctx, leaseTake, "a", "me", 1).Scan(&token)
 			if err != nil {
@@ -1001,7 +1000,7 @@ func TestLeaseVacuum(t *testing.T) {
 }
 
 // A name on which a lease is granted between a vacuum's snapshot and its lock stays.
-func TestLeaseVacuumRace(t *testing.T) {
+func TestLeaseDropUnusedRace(t *testing.T) {
 	t.Parallel()
 	times := rounds(t, 2000)
 	lost := func(e *env) (lost int64) {
@@ -1042,7 +1041,7 @@ func TestLeaseVacuumRace(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := vacuum.conn.Exec(ctx, "select lock.vacuum_leases('1 microsecond')"); err != nil {
+					if _, err := vacuum.conn.Exec(ctx, "select lock.drop_unused_leases('1 microsecond')"); err != nil {
 						t.Error(err)
 						return
 					}
@@ -1060,7 +1059,7 @@ func TestLeaseVacuumRace(t *testing.T) {
 	t.Run("the checker catches a vacuum that looks once", func(t *testing.T) {
 		e := open(t, advisory)
 		recheck := "          and not exists (\n            select\n            from lock.lease\n            where lease.name = lease_name.name\n          )\n"
-		mutate(t, e, "vacuum_leases", recheck+"        returning", "        returning")
+		mutate(t, e, "drop_unused_leases", recheck+"        returning", "        returning")
 		for range 20 {
 			if lost(e) > 0 {
 				return
@@ -1079,12 +1078,29 @@ func TestLeaseCost(t *testing.T) {
 		analyze lock.lease; analyze lock.lease_name`)
 	for _, call := range []string{
 		"acquire_lease('l7', 'me', '1 s')", "acquire_lease('l7', 'me', '1 s', 2)", "acquire_lease('new', 'me', '1 s')", "await_lease('l8', 'me', '1 s')",
-		"renew_lease('l8', 1, '1 day')", "assert_lease('l8', 1)", "release_lease('l8', 1)", "revoke_lease('l9', 1, 'why')",
+		"renew_lease('l8', 1, '1 day')", "assert_lease('l8', 1)", "release_lease('l8', 1)", "force_release_lease('l9', 1, 'why')",
 	} {
 		admin.exec("begin")
 		admin.exec("select * from lock." + call)
 		answers(admin, "none", `select coalesce(string_agg(relname || ': ' || seq_scan || ' scans, ' || idx_tup_fetch || ' rows', ', '), 'none')
-			from pg_stat_xact_user_tables where schemaname = 'lock' and relname in ('lease', 'lease_name', 'lease_revocation') and (seq_scan > 0 or idx_tup_fetch > 40)`)
+			from pg_stat_xact_user_tables where schemaname = 'lock' and relname in ('lease', 'lease_name', 'forced_release') and (seq_scan > 0 or idx_tup_fetch > 40)`)
 		admin.exec("commit")
+	}
+	// Why a token is refused is looked up as well, among all that operators ever released.
+	admin.exec(`insert into lock.forced_release (kind, id, reason, released_by, previous) select 'lease', 'l' || n, 'test', 'me', '{"token": 1}' from generate_series(1, 20000) n;
+		analyze lock.forced_release`)
+	admin.exec(`create function pg_temp.refused(name text) returns text language plpgsql as $$
+		declare
+			detail text;
+		begin
+			perform lock.assert_lease(name, 1);
+		exception when sqlstate 'LK001' then
+			get stacked diagnostics detail = pg_exception_detail;
+			return detail;
+		end $$`)
+	admin.exec("delete from lock.lease where name = 'l10'")
+	answers(admin, true, "select pg_temp.refused('l10') like 'me released it by force at %: test'")
+	if n := buffers(admin, `select pg_temp.refused('l10')`); n > 100 {
+		t.Errorf("a refusal touched %d pages", n)
 	}
 }

@@ -15,12 +15,18 @@ func TestLintPlpgsqlCheck(t *testing.T) {
 			and not (message like 'control reached end%' and prosrc ~ 'end loop;\s+end;\s*$')
 			-- Its callers pass the names and expressions, all of them literals; see sql/functions.
 			and not (message like '%is not sanitized' and proname = 'drop_unused')`
+	// On the advisory engine lock.locked_keys is a view; what locks and deletes its rows is looked into on the row engine.
+	rowsAlone := " and not (proname in ('add_key', 'hold_row') or message = 'cannot delete from view \"locked_keys\"')"
 	eachEngine(t, func(t *testing.T, e *env) {
 		s := e.sessionAs(t, e.super)
 		if !get[bool](s, "select exists (select from pg_available_extensions where name = 'plpgsql_check')") {
 			t.Skip("the extension plpgsql_check is not installed (Debian: postgresql-15-plpgsql-check)")
 		}
 		s.exec("create extension plpgsql_check")
+		check := check
+		if e.engine == advisory {
+			check += rowsAlone
+		}
 		if found := get[string](s, check); found != "" {
 			t.Error(found)
 		}

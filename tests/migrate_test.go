@@ -170,4 +170,16 @@ func TestMigrateChoosesTheEngineOnce(t *testing.T) {
 	owner := e.sessionAs(t, e.owner)
 	owner.exec("set lock.engine = 'row'")
 	answers(owner, advisory, "select lock.engine()")
+	for chosen, other := range map[string]string{advisory: row, row: advisory} {
+		e := openEmpty(t, chosen)
+		must(t, migrate(e.owner, 1))
+		e.sessionAs(t, e.super).exec("do $$ begin execute format('alter database %I set lock.engine = " + other + "', current_database()); end $$")
+		owner := e.sessionAs(t, e.owner)
+		owner.exec("delete from " + versionTable + " where version_id > 0")
+		must(t, migrate(e.owner, 0)) // the first migration once more
+		answers(owner, chosen, "select lock.engine()")
+		replay(t, owner, "")
+		answers(owner, chosen, "select lock.engine()")
+		answers(owner, map[string]string{advisory: "v", row: "r"}[chosen], "select relkind::text from pg_class where oid = 'lock.locked_keys'::regclass")
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"runtime/pprof"
@@ -366,8 +367,7 @@ func TestRequestCheckers(t *testing.T) {
 			e := open(t, advisory)
 			_, err := e.admin.Exec(ctx, requestLog)
 			must(t, err)
-			mutate(t, e, "capture_request", "if created.outstanding then", "if false then", "select late.settled_at is null", "select false")
-			mutate(t, e, "capture_request", "and request.request_type = 'update'", "and (request.request_type = 'update' or "+fmt.Sprint(among)+")")
+			mutate(t, e, "capture_request", "filter (where request.request_type = 'create')", "filter (where request.request_type = 'update' or "+fmt.Sprint(among)+")")
 			s := e.session(t)
 			s.exec("begin")
 			s.exec("select lock.enqueue('create', 'e')")
@@ -419,6 +419,73 @@ func TestRequestWorkServerCrash(t *testing.T) {
 	}
 }
 
+// TestRequestWorkRoundTrips counts what a batch costs beside the handler's own: begin travels with the capture, commit with what settles.
+func TestRequestWorkRoundTrips(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	for _, mode := range []string{"cache_statement", "cache_describe", "exec", "simple_protocol"} {
+		config, err := pgxpool.ParseConfig(e.url + "&default_query_exec_mode=" + mode)
+		must(t, err)
+		config.MaxConns = 1
+		config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			return &turnConn{Conn: conn, turns: &atomic.Int64{}}, err
+		}
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		must(t, err)
+		_, err = e.admin.Exec(ctx, "select lock.enqueue('update', $1 || n) from generate_series(1, 10) n", mode)
+		must(t, err)
+		var turns []int64
+		inner, cancel := context.WithCancel(ctx)
+		err = locks.Work(inner, pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			turns = append(turns, tx.Conn().PgConn().Conn().(*turnConn).turns.Load())
+			if len(turns) == 10 {
+				cancel()
+			}
+			if len(turns) > 5 {
+				_, err := tx.Exec(ctx, "select 1", pgx.QueryExecModeSimpleProtocol)
+				return err
+			}
+			return nil
+		})
+		pool.Close()
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if of4, of4more := turns[5]-turns[1], turns[9]-turns[5]; of4 != 8 || of4more != 12 {
+			t.Errorf("%s: %d round trips for 4 batches, want 8; %d with a query of the handler's, want 12", mode, of4, of4more)
+		}
+	}
+}
+
+// TestRequestWorkBusyEntity: the requests of an entity that somebody else has stand in front, and a worker does not walk over them again
+// and again.
+func TestRequestWorkBusyEntity(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "it does not count what is read of an index")
+	e := open(t, advisory)
+	const busy, others = 20000, 500
+	w, super := newRequestWorker(t, e), e.sessionAs(t, e.super)
+	fill := func(entity string, n int) {
+		super.exec("insert into lock.request (request_type, entity_id, created_at) select 'update', "+entity+", now() from generate_series(1, $1::integer) n", n)
+	}
+	fill("'busy'", 1)
+	w.takes("default", 1)
+	fill("'busy'", busy)
+	fill("n::text", others)
+	pool := openPool(t, e.url, 1)
+	stop := startRequestHandlers(t, pool, 1, func(context.Context, pgx.Tx, []db.Request) error { return nil })
+	eventually(t, "the others are settled", func() bool {
+		return get[int64](super, "select count(*) from lock.request where settled_at is not null") == others
+	})
+	stop()
+	pool.Close() // a back end that ends reports what it counted
+	eventually(t, "few walks", func() bool {
+		read := get[int64](super, "select idx_tup_read from pg_stat_clear_snapshot(), pg_stat_user_indexes where indexrelname = 'request_queue_id_request_id_idx'")
+		return read > busy && read < 10*busy
+	})
+}
+
 // requestRole is a role with no rights, of one test.
 func requestRole(e *env) string { return "request_" + e.pool.Config().ConnConfig.Database }
 
@@ -432,7 +499,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	must(t, err)
 	s := e.session(t)
 	for _, entity := range []string{"good", "bad", "panic", "lost", "deferred", "sql", "nul", "twice", "hopeless",
-		"rollback", "commit", "role", "savepoint", "undone", "ended", "habit", "rows", "forgotten rows", "deadline", "conflict", "joined"} {
+		"rollback", "commit", "role", "savepoint", "settled", "undone", "ended", "habit", "rows", "forgotten rows", "deadline", "conflict", "joined"} {
 		s.exec("select lock.enqueue('update', $1)", entity)
 	}
 	e.sessionAs(t, e.super).exec("select pg_advisory_lock(8, 8)")
@@ -492,6 +559,9 @@ func TestRequestWorkOutcomes(t *testing.T) {
 				return err
 			case "savepoint":
 				_, err := tx.Exec(ctx, "rollback; begin")
+				return err
+			case "settled":
+				_, err := tx.Exec(ctx, "select lock.settle_request($1)", batch[0].ProcessID)
 				return err
 			case "undone": // The transaction is not the handler's to end.
 				return tx.Rollback(ctx)
@@ -562,7 +632,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 		"rollback error 1 the closure ended the transaction itself",
 		`commit error 1 the closure ended the transaction itself: commit: ERROR: insert or update on table "request_batch" violates foreign key constraint "settle_request_before_commit" (SQLSTATE 23503)`,
 		"role error 1 ERROR: permission denied for function settle_request (SQLSTATE 42501)",
-		`savepoint error 1 ERROR: savepoint "sp_1" does not exist (SQLSTATE 3B001)`,
+		"savepoint error 1 the handler took the batch away from its transaction", "settled error 1 the handler took the batch away from its transaction",
 		"undone error 1 this transaction is not ended by the closure: return nil to commit, or an error to roll back",
 		"ended error 1 not ended", "habit complete 1 -", "rows error 1 bad row",
 		"forgotten rows error 1 the handler left a query open: it must close its rows",
@@ -613,7 +683,7 @@ func TestRequestWorkLife(t *testing.T) {
 			"select lock.enqueue('create', 'e')",
 			"insert into lock.request (request_type, entity_id) values ('update', 'e')",
 		} {
-			eventually(t, "the worker is calm", func() bool { return queries.lookedLast(calm, "CaptureRequest", "commit") })
+			eventually(t, "the worker is calm", func() bool { return queries.lookedLast(calm, "CaptureRequest", "savepoint", "rollback") })
 			idle(t, e, 1)
 			calm = queries.count()
 			for range 100 {
@@ -676,7 +746,7 @@ func TestRequestWorkLife(t *testing.T) {
 				return get[bool](super, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')")
 			})
 			idle(t, e, 1)
-			eventually(t, "it has looked once more", func() bool { return queries.lookedListed("CaptureRequest", "commit") })
+			eventually(t, "it has looked once more", func() bool { return queries.lookedListed("CaptureRequest", "savepoint", "rollback") })
 			s.exec("select pg_advisory_unlock(9, 9)")
 			var status string
 			eventually(t, "it is settled", func() bool {

@@ -21,13 +21,14 @@ var publicFunctions = strings.Fields(`
 // operatorFunctions stay with the owner of the schema.
 var operatorFunctions = strings.Fields(`
 	grant_to revoke_from
-	revoke_lease vacuum_leases
-	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource
-	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources
+	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource force_release_lease
+	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources drop_unused_leases
 `)
 
-// inlinedFunctions are internal, and called by functions that the planner puts into the caller's own statement.
-var inlinedFunctions = strings.Fields(``)
+// inlinedFunctions are internal, and called by functions that the planner puts into the caller's own statement; granted marks the roles.
+var inlinedFunctions = strings.Fields(`
+	granted hold_key is_advisory try_key
+`)
 
 func TestRights(t *testing.T) {
 	t.Parallel()
@@ -84,7 +85,8 @@ func TestRights(t *testing.T) {
 		owner.exec(`select lock.grant_to('locks odd "role')`)
 		odd.exec("select lock.exclusive(1)")
 		odd.fails("42501", "select lock.grant_to('locks_app')")
-		odd.fails("42501", "table lock.locked_keys")
+		odd.exec("table lock.locked_keys")
+		odd.fails("42501", "table lock.key_name")
 		owner.exec(`select lock.revoke_from('locks odd "role')`)
 		odd.fails("42501", "select lock.exclusive(1)")
 		for _, nobody := range []string{"nobody at all", "public", ""} {

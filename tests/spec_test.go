@@ -131,7 +131,7 @@ func readFile(t *testing.T, path string) string {
 	return string(text)
 }
 
-// letReadKeys lets the ordinary role look into the directory, as the specs do and grant_to does not allow.
+// letReadKeys lets the ordinary role see what is known, as the specs do and grant_to does not allow on the row engine.
 func (e *env) letReadKeys(t *testing.T) {
 	t.Helper()
 	_, err := e.admin.Exec(ctx, "grant select on lock.locked_keys to locks_app")

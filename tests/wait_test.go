@@ -20,9 +20,9 @@ func TestWaitThenTheClock(t *testing.T) {
 			holder: "select from lock.timeout for update", ending: "commit",
 			call: "select lock.acquire_timeout('t')", stored: "select ts from lock.timeout",
 		},
-		"a timeout whose bucket is taken": {
+		"a timeout that somebody changes": {
 			setup:  "select lock.create_timeout('t', '1 microsecond')",
-			holder: "select lock_internal.uncontended('t'); update lock.timeout set ts = ts", ending: "rollback",
+			holder: "update lock.timeout set ts = ts", ending: "rollback",
 			call: "select lock.acquire_timeout('t')", stored: "select ts from lock.timeout",
 		},
 		"the slot of an id that somebody has only locked": {

@@ -116,6 +116,19 @@ func (l *queryLog) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.Trac
 	query.ended, query.rows = true, data.CommandTag.RowsAffected()
 }
 
+// What is sent in a batch is logged when it is answered.
+func (l *queryLog) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+func (l *queryLog) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queries = append(l.queries, &loggedQuery{sql: data.SQL, ended: true, rows: data.CommandTag.RowsAffected()})
+}
+
+func (l *queryLog) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
 func (l *queryLog) count() int { return len(l.since(0)) }
 
 // since is what was asked after the first n queries.

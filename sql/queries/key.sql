@@ -39,7 +39,7 @@ select lock.exclusive_all(names => sqlc.arg('names')::text[]);
 -- name: Key :one
 select lock.key(name => sqlc.arg('name')::text) as key;
 
--- Unlock forgets a key; false when it is not known or another transaction holds it. The lock ends with the transaction.
+-- Unlock forgets what is kept of a key; false when another transaction holds it. The lock ends with the transaction.
 -- name: Unlock :one
 select lock.unlock(key => sqlc.arg('key')::bigint) as forgotten;
 
@@ -47,7 +47,7 @@ select lock.unlock(key => sqlc.arg('key')::bigint) as forgotten;
 -- name: UnlockName :one
 select lock.unlock(name => sqlc.arg('name')::text) as forgotten;
 
--- Vacuum forgets every key that nobody holds or waits for, and says how many.
+-- Vacuum forgets what is kept of every key that nobody holds or waits for, and says of how many.
 -- name: Vacuum :one
 select lock.vacuum() as forgotten;
 

@@ -21,13 +21,15 @@ select lock.release_lease(name => sqlc.arg('name')::text, token => sqlc.arg('tok
 -- name: AssertLease :exec
 select lock.assert_lease(name => sqlc.arg('name')::text, token => sqlc.arg('token')::bigint);
 
--- RevokeLease takes a live lease from its holder and records who, when and why; false when there is none. For the schema's owner.
--- name: RevokeLease :one
-select lock.revoke_lease(name => sqlc.arg('name')::text, token => sqlc.arg('token')::bigint, reason => sqlc.arg('reason')::text) as revoked;
+-- ForceReleaseLease takes a live lease from its holder, and records the operator and the reason in lock.forced_release;
+-- false when there is none. For the schema's owner.
+-- name: ForceReleaseLease :one
+select lock.force_release_lease(name => sqlc.arg('name')::text, token => sqlc.arg('token')::bigint, reason => sqlc.arg('reason')::text) as released;
 
--- VacuumLeases forgets names that nobody used for a while, and says how many. For the schema's owner.
--- name: VacuumLeases :one
-select lock.vacuum_leases(older_than => sqlc.arg('older_than')::interval, max => sqlc.arg('max')::integer) as forgotten;
+-- DropUnusedLeases forgets at most max names on which no lease was granted for unused_for, and returns how many; call it
+-- again until it returns 0. For the schema's owner.
+-- name: DropUnusedLeases :one
+select lock.drop_unused_leases(unused_for => sqlc.arg('unused_for')::interval, max => sqlc.arg('max')::integer) as dropped;
 
 -- LeaseHolders lists the live leases of a name, oldest first.
 -- name: LeaseHolders :many

@@ -1,26 +1,33 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 
--- The first migration cannot call lock_internal.start_migration yet; this is the same, in one block.
+-- lock_internal.start_migration may not be there yet. Nothing is looked up by name before the wait for another migrator,
+-- because what was not found then would be taken for missing after it.
 -- +goose StatementBegin
 do $$
-declare
-    latest  integer;
 begin
     if version() not like '%-YB-%' then
+        if current_setting('lock_timeout') = '0' then
+            set local lock_timeout = '1min';
+        end if;
         perform pg_advisory_xact_lock(1819239275, 0);
     end if;
-    if exists (select from pg_namespace where pg_namespace.nspname in ('lock', 'lock_internal') and pg_namespace.nspowner <> current_user::regrole) then
-        raise exception 'the schema lock or lock_internal belongs to another role'
+    if exists (
+        select
+        from pg_namespace
+        where pg_namespace.nspname in ('lock', 'lock_internal')
+          and pg_get_userbyid(pg_namespace.nspowner) <> current_user
+    ) or exists (
+        select
+        from pg_class
+        where pg_class.oid = to_regclass('public.lock_goose_version')
+          and pg_get_userbyid(pg_class.relowner) <> current_user
+    ) then
+        raise exception 'schema lock, lock_internal or table public.lock_goose_version belongs to another role than %', current_user
             using errcode = 'insufficient_privilege',
-                  hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it already would run with your rights.';
-    end if;
-    if to_regclass('lock.migration') is not null then
-        select max(migration.number) into latest from lock.migration;
-        if latest > 1 then
-            raise exception 'migration 1 cannot go up now: the schema is at %', latest
-                using errcode = 'object_in_use',
-                      hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
-        end if;
+                  hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it would run with your rights.';
+    elsif to_regprocedure('lock_internal.start_migration(integer, text)') is not null then
+        perform lock_internal.start_migration(1, 'up');
     end if;
 end;
 $$;
@@ -44,21 +51,13 @@ create table if not exists lock.migration (
 comment on table lock.migration is
     'The migrations that this schema has been through, kept by the migrations themselves: goose''s own table is named by its user.';
 
-create table if not exists lock.chosen_engine (
-    engine  text collate "C"  not null,
-    constraint chosen_engine_pkey primary key (engine),
-    constraint chosen_engine_known check (engine in ('advisory', 'row'))
-);
-
-comment on table lock.chosen_engine is
-    'What key locks are made of here; one row, written by the first migration, never to be changed. Read it by lock.engine().';
-
+-- What key locks are made of here is chosen once. Nothing changes it afterwards: not this migration, applied again.
 -- +goose StatementBegin
 do $$
 declare
     wanted  text := nullif(current_setting('lock.engine', true), '');
 begin
-    if exists (select from lock.chosen_engine) then
+    if to_regprocedure('lock_internal.is_advisory()') is not null then
         return;
     end if;
     wanted := coalesce(wanted, case when version() like '%-YB-%' then 'row' else 'advisory' end);
@@ -71,27 +70,38 @@ begin
             using errcode = 'feature_not_supported',
                   hint = 'Leave lock.engine unset: YugabyteDB then gets row.';
     end if;
-    insert into lock.chosen_engine (engine) values (wanted) on conflict do nothing;
+    if wanted = 'advisory' then
+        create function lock_internal.is_advisory() returns boolean language sql stable parallel safe as 'select true';
+    else
+        create function lock_internal.is_advisory() returns boolean language sql stable parallel safe as 'select false';
+    end if;
 end;
 $$;
 -- +goose StatementEnd
 
+comment on function lock_internal.is_advisory() is
+    'Whether a key lock is an advisory lock here, and not a row. Written by the first migration, never to be changed.';
+
+revoke all on function lock_internal.is_advisory() from public;
+
 create table if not exists lock.forced_release (
-    release_id   bigint       not null generated always as identity,
-    kind         text         not null,
-    id           text         not null,
-    reason       text         not null,
-    released_by  text         not null,
-    released_at  timestamptz  not null default clock_timestamp(),
-    previous     jsonb        not null,
+    release_id   bigint            not null generated always as identity,
+    kind         text              not null,
+    id           text collate "C"  not null,
+    reason       text              not null,
+    released_by  text              not null,
+    released_at  timestamptz       not null default clock_timestamp(),
+    previous     jsonb             not null,
     constraint forced_release_pkey primary key (release_id)
 );
+
+create index if not exists forced_release_id_idx on lock.forced_release (id);
 
 comment on table lock.forced_release is
     'Every lock that an operator took away from its holder. Nothing deletes from it but its owner, by hand.';
 
 comment on column lock.forced_release.kind is
-    'mutex, timeout, time_slot or throttle.';
+    'mutex, timeout, time_slot, throttle or lease.';
 
 comment on column lock.forced_release.released_by is
     'The role that logged in (session_user).';
@@ -113,22 +123,16 @@ comment on table lock.finding is
 -- functions of common, migration, admin: written by make migration, not by hand
 
 -- file: sql/functions/common/engine.sql
--- +goose StatementBegin
 -- engine says what a key lock is made of in this database: 'advisory' (PostgreSQL) or 'row' (YugabyteDB).
 --
--- Declared immutable so that a plan folds it into a constant. That is sound because lock.chosen_engine is written once,
--- by the first migration, before any function that asks exists.
+-- lock_internal.is_advisory() is the choice: 'select true' or 'select false', written by the first migration, and so in no
+-- file. Both are stable and not immutable: a planner puts a stable function's text in its place, and calls an immutable one.
 create or replace function lock.engine()
 returns text
 language sql
-immutable
+stable
 parallel safe
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-    select chosen_engine.engine from lock.chosen_engine;
-$$;
--- +goose StatementEnd
+return case when lock_internal.is_advisory() then 'advisory' else 'row' end;
 
 comment on function lock.engine() is
     'What a key lock is made of in this database: advisory (PostgreSQL) or row (YugabyteDB). Chosen once, by the first migration.';
@@ -139,7 +143,8 @@ revoke all on function lock.engine() from public;
 -- +goose StatementBegin
 -- findings judges this session's settings as those of a server of the version given.
 --
--- The version is an argument so that what is said about YugabyteDB can be tested elsewhere.
+-- The version is an argument so that what is said about YugabyteDB can be tested elsewhere. The body is long because it is one
+-- list: a row for each thing that can be wrong.
 create or replace function lock_internal.findings(
     version  text
 )
@@ -155,6 +160,7 @@ declare
     isolation  constant text := current_setting('default_transaction_isolation');
     effective  text := isolation;
     advisory   boolean := true;
+    stranger   text;
     reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
 begin
     if yugabyte and current_setting('yb_enable_read_committed_isolation', true) = 'off' and isolation = 'read committed' then
@@ -172,6 +178,29 @@ begin
         end;
     end if;
 
+    select string_agg(distinct held.who || ' may ' || held.what, ', ')
+    into stranger
+    from (
+        select coalesce(pg_roles.rolname, 'PUBLIC') as who, lower(rights.privilege_type) || ' ' || owned.name as what
+        from (
+            select 'schema ' || pg_namespace.nspname as name, pg_namespace.nspacl as acl, 'n'::"char" as kind, pg_namespace.nspowner as owner
+            from pg_namespace
+            where pg_namespace.nspname in ('lock', 'lock_internal')
+            union all
+            select pg_class.oid::regclass::text, pg_class.relacl, pg_class.relkind, pg_class.relowner
+            from pg_class
+            where pg_class.relnamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
+            union all
+            select 'functions of ' || pg_proc.pronamespace::regnamespace, coalesce(pg_proc.proacl, acldefault('f', pg_proc.proowner)), 'f', pg_proc.proowner
+            from pg_proc
+            where pg_proc.pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
+        ) as owned
+        cross join aclexplode(owned.acl) as rights
+        left join pg_roles on pg_roles.oid = rights.grantee
+        where rights.grantee = 0 and owned.kind <> 'r'
+           or owned.kind = 'r' and rights.grantee <> owned.owner and rights.privilege_type <> 'SELECT'
+           or owned.name = 'schema lock_internal' and rights.grantee <> owned.owner
+    ) as held;
     return query
     select
         candidate.severity,
@@ -191,7 +220,7 @@ begin
              'Connect to the primary, for example with target_session_attrs=read-write.'),
             (yugabyte and engine = 'advisory',
              'error', 'engine', 'the first migration ran on PostgreSQL and chose the advisory engine, and this is YugabyteDB',
-             'Run the migrations in a new database here instead of restoring lock.chosen_engine from a dump.'),
+             'Run the migrations in a new database here instead of restoring schema lock_internal from a dump.'),
             (not yugabyte and engine = 'row',
              'warning', 'engine', 'the row engine on PostgreSQL: a second sharer of a new key waits for the first, and a lock costs a write',
              'Migrate a new database with lock.engine unset.'),
@@ -234,6 +263,9 @@ begin
             (not yugabyte and current_setting('synchronous_commit') = 'off',
              'warning', 'synchronous_commit', 'commits are not waited for: after a crash of the server the last grants of every durable kind may be gone, and be given again',
              'Set it on for the role that works.'),
+            (stranger is not null,
+             'error', 'rights', 'rights that nobody should have: ' || stranger,
+             'As the owner of schema lock: revoke them; what PUBLIC has is revoked by calling lock.grant_to for a role of yours again.'),
             (engine = 'advisory' and current_setting('max_locks_per_transaction')::integer < 64,
              'warning', 'max_locks_per_transaction', 'the shared lock table is smaller than by default: many keys at once fail with 53200',
              'Set it to 64 or more, and restart.'),
@@ -280,6 +312,31 @@ comment on function lock.check() is
 
 revoke all on function lock.check() from public;
 
+-- file: sql/functions/admin/revoke_from_public.sql
+-- +goose StatementBegin
+-- revoke_from_public takes everything in both schemas from PUBLIC: a restore without ACLs gives it what a function has by default.
+create or replace function lock_internal.revoke_from_public()
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    revoke all on schema lock from public;
+    revoke all on schema lock_internal from public;
+    revoke all on all functions in schema lock from public;
+    revoke all on all functions in schema lock_internal from public;
+    revoke all on all tables in schema lock from public;
+    revoke all on all sequences in schema lock from public;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.revoke_from_public() is
+    'Takes everything in schemas lock and lock_internal from PUBLIC. Errors: 42501 not the owner.';
+
+revoke all on function lock_internal.revoke_from_public() from public;
+
 -- file: sql/functions/admin/granted_functions.sql
 -- +goose StatementBegin
 -- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what inlined functions call.
@@ -295,12 +352,11 @@ as $$
       and pg_proc.prorettype <> 'trigger'::regtype
       and pg_proc.proname <> all (array[
           'grant_to', 'revoke_from',
-          'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource',
-          'revoke_lease', 'vacuum_leases',
-          'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources'
+          'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource', 'force_release_lease',
+          'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources', 'drop_unused_leases'
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace
-      and pg_proc.proname = any (array[]::text[])
+      and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key'])
     order by 1;
 $$;
 -- +goose StatementEnd
@@ -334,7 +390,7 @@ revoke all on function lock_internal.granted_views() from public;
 
 -- file: sql/functions/admin/grant_to.sql
 -- +goose StatementBegin
--- grant_to gives a role every public function and view of the schema, and no table.
+-- grant_to gives a role every public function and view of the schema, and no table; PUBLIC loses what it has.
 create or replace function lock.grant_to(
     role  name
 )
@@ -360,6 +416,7 @@ begin
             using errcode = 'undefined_object',
                   hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
     end if;
+    perform lock_internal.revoke_from_public();
     execute format('grant usage on schema lock to %I', grant_to.role);
     for granted_function in
         select granted_functions from lock_internal.granted_functions()
@@ -379,6 +436,22 @@ comment on function lock.grant_to(name) is
     'For the schema''s owner. Gives a role every function and view that is not for the owner alone, and no table. Migrations that come later extend it by themselves. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
 
 revoke all on function lock.grant_to(name) from public;
+
+-- file: sql/functions/admin/granted.sql
+-- +goose StatementBegin
+-- granted does nothing: the roles that may execute it are those that were named to lock.grant_to.
+create or replace function lock_internal.granted()
+returns void
+language sql
+immutable
+as $$
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.granted() is
+    'Does nothing. The roles that may execute it are those that lock.grant_to was called for: migrations extend what they have.';
+
+revoke all on function lock_internal.granted() from public;
 
 -- file: sql/functions/admin/revoke_from.sql
 -- +goose StatementBegin
@@ -420,15 +493,43 @@ comment on function lock.revoke_from(name) is
 
 revoke all on function lock.revoke_from(name) from public;
 
+-- file: sql/functions/common/give_up.sql
+-- +goose StatementBegin
+-- give_up ends a loop that found its row taken, and then free again, too many times.
+create or replace function lock_internal.give_up(
+    kind  text,
+    id    text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception '% "%" changed hands again and again, or is not visible to this transaction', kind, id
+        using errcode = 'serialization_failure',
+              hint = 'Retry the transaction.';
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.give_up(text, text) is
+    'Raises 40001 after a bounded number of attempts.';
+
+revoke all on function lock_internal.give_up(text, text) from public;
+
 -- file: sql/functions/common/await_row.sql
 -- +goose StatementBegin
--- await_row waits until nobody has the row locked, without keeping it: the subtransaction's rollback lets go.
+-- await_row ends a round of a call that found its row free, and in somebody's hands.
 --
--- An insert on conflict do nothing waits for whoever makes, changes or deletes a row, and not for who has only locked it.
+-- The first round only had to wait in its insert, for whoever makes, changes or deletes the row.
+-- Who has only locked the row is waited for here, from the second round on. The subtransaction's
+-- rollback lets go of the row, so that a loser keeps nobody from it afterwards.
 create or replace function lock_internal.await_row(
     target     regclass,
     id_column  name,
-    id         text
+    id         text,
+    round      integer
 )
 returns void
 language plpgsql
@@ -437,10 +538,14 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('select from %s where %I = $1 for no key update', await_row.target, await_row.id_column)
-    using await_row.id;
-    raise exception 'the row is free'
-        using errcode = 'LK003';
+    if await_row.round = 100 then
+        perform lock_internal.give_up(await_row.target::text, await_row.id);
+    elsif await_row.round > 1 then
+        execute format('select from %s where %I = $1 for no key update', await_row.target, await_row.id_column)
+        using await_row.id;
+        raise exception 'the row is free'
+            using errcode = 'LK003';
+    end if;
 exception
     when sqlstate 'LK003' then
         null;
@@ -448,10 +553,10 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.await_row(regclass, name, text) is
-    'Waits until nobody has a row locked.';
+comment on function lock_internal.await_row(regclass, name, text, integer) is
+    'From the second round on, waits until nobody has a row locked; raises 40001 in the hundredth.';
 
-revoke all on function lock_internal.await_row(regclass, name, text) from public;
+revoke all on function lock_internal.await_row(regclass, name, text, integer) from public;
 
 -- file: sql/functions/common/check_primary.sql
 -- +goose StatementBegin
@@ -668,97 +773,6 @@ comment on function lock_internal.check_text(text, text) is
 
 revoke all on function lock_internal.check_text(text, text) from public;
 
--- file: sql/functions/common/utc.sql
--- +goose StatementBegin
--- utc is a time as the clocks of UTC show it: adding an interval to that depends on no session's time zone.
---
--- By an offset of nothing, because the zone's name would be looked up at each call.
-create or replace function lock_internal.utc(
-    at  timestamptz
-)
-returns timestamp
-language sql
-immutable
-parallel safe
-as $$
-    select utc.at at time zone interval '0';
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.utc(timestamptz) is
-    'A time in UTC, without a zone.';
-
-revoke all on function lock_internal.utc(timestamptz) from public;
-
--- file: sql/functions/common/unused_before.sql
--- +goose StatementBegin
--- unused_before is the latest start of an hour, in UTC, all of which was over at least unused_for ago.
-create or replace function lock_internal.unused_before(
-    unused_for  interval
-)
-returns timestamp
-language sql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-    select lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.unused_before(interval) is
-    'What a column unused_since, which holds the start of an hour in UTC, must not exceed.';
-
-revoke all on function lock_internal.unused_before(interval) from public;
-
--- file: sql/functions/common/drop_unused.sql
--- +goose StatementBegin
--- drop_unused deletes the rows of a table that have been unused longest, by its column and index unused_since.
---
--- That column holds whole hours, so that the index changes once an hour and not with every grant; only hours that are over
--- count, which makes every row of them old enough; free_at, an expression, is asked as well. The row is checked again under its lock, and one that a transaction
--- holds is passed over, so what is being acquired stays. Sorting and scanning plans are switched off: the index alone keeps
--- a call at O(log n + max).
-create or replace function lock_internal.drop_unused(
-    target      regclass,
-    id_column   name,
-    free_at     text,
-    unused_for  interval,
-    max         integer
-)
-returns bigint
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
-as $$
-declare
-    ids      text[];
-    dropped  bigint;
-begin
-    perform lock_internal.check_drop(drop_unused.unused_for, drop_unused.max);
-    execute format(
-        'select array_agg(oldest.id) from ('
-        ' select %1$I as id from %2$s where unused_since <= $1 and %3$s < $1 order by unused_since limit $2 for update skip locked) as oldest',
-        drop_unused.id_column, drop_unused.target, drop_unused.free_at
-    )
-    into ids
-    using lock_internal.unused_before(drop_unused.unused_for), drop_unused.max;
-    execute format('delete from %2$s where %1$I = any($1)', drop_unused.id_column, drop_unused.target)
-    using ids;
-    get diagnostics dropped = row_count;
-    return dropped;
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.drop_unused(regclass, name, text, interval, integer) is
-    'Deletes at most max rows that have been unused for longest and for at least unused_for, and returns how many.';
-
-revoke all on function lock_internal.drop_unused(regclass, name, text, interval, integer) from public;
-
 -- file: sql/functions/common/full_hour.sql
 -- +goose StatementBegin
 -- full_hour is the start of an hour: what the columns unused_since hold, so that their indexes change once an hour. Cheaper than date_trunc.
@@ -778,31 +792,6 @@ comment on function lock_internal.full_hour(timestamp) is
     'The start of the hour of a time.';
 
 revoke all on function lock_internal.full_hour(timestamp) from public;
-
--- file: sql/functions/common/give_up.sql
--- +goose StatementBegin
--- give_up ends a loop that found its row taken, and then free again, too many times.
-create or replace function lock_internal.give_up(
-    kind  text,
-    id    text
-)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    raise exception '% "%" changed hands again and again, or is not visible to this transaction', kind, id
-        using errcode = 'serialization_failure',
-              hint = 'Retry the transaction.';
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.give_up(text, text) is
-    'Raises 40001 after a bounded number of attempts.';
-
-revoke all on function lock_internal.give_up(text, text) from public;
 
 -- file: sql/functions/common/is_yugabyte.sql
 -- +goose StatementBegin
@@ -873,29 +862,47 @@ comment on function lock_internal.record_forced_release(text, text, text, jsonb)
 
 revoke all on function lock_internal.record_forced_release(text, text, text, jsonb) from public;
 
--- file: sql/functions/common/uncontended.sql
+-- file: sql/functions/common/utc.sql
 -- +goose StatementBegin
--- uncontended says whether this transaction is the only open one that is at work on an id, so that a plain update of its row does not wait.
+-- utc is a time as the clocks of UTC show it: adding an interval to that depends on no session's time zone.
 --
--- It tries an advisory lock that the transaction keeps, one of 1024: few enough for the server's lock table, however many ids a
--- transaction touches. So false may also mean that another id of the same bucket is at work, and who then goes on without it is not seen
--- by the next who asks: this is a hint, and the row's own lock decides. It is worth having because an update that waits and then finds the
--- row changed has locked it all the same. YugabyteDB's updates do not, and its advisory locks are slow: always true.
-create or replace function lock_internal.uncontended(
-    id  text
+-- By an offset of nothing, because the zone's name would be looked up at each call.
+create or replace function lock_internal.utc(
+    at  timestamptz
 )
-returns boolean
+returns timestamp
 language sql
-volatile
+immutable
+parallel safe
 as $$
-    select lock_internal.is_yugabyte() or pg_try_advisory_xact_lock(1819240299, hashtext(uncontended.id) & 1023);
+    select utc.at at time zone interval '0';
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.uncontended(text) is
-    'Whether no other open transaction is at work on this id, as far as advisory locks tell. Never waits.';
+comment on function lock_internal.utc(timestamptz) is
+    'A time in UTC, without a zone.';
 
-revoke all on function lock_internal.uncontended(text) from public;
+revoke all on function lock_internal.utc(timestamptz) from public;
+
+-- file: sql/functions/common/unused_before.sql
+-- +goose StatementBegin
+-- unused_before is the latest start of an hour, in UTC, all of which was over at least unused_for ago.
+create or replace function lock_internal.unused_before(
+    unused_for  interval
+)
+returns timestamp
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.unused_before(interval) is
+    'What a column unused_since, which holds the start of an hour in UTC, must not exceed.';
+
+revoke all on function lock_internal.unused_before(interval) from public;
 
 -- file: sql/functions/migration/end_migration.sql
 -- +goose StatementBegin
@@ -920,13 +927,13 @@ begin
         delete from lock.migration
         where migration.number = end_migration.number;
     end if;
-
+    perform lock_internal.revoke_from_public();
     for grantee in
         select pg_roles.rolname
         from pg_proc
         cross join aclexplode(pg_proc.proacl) as item
         join pg_roles on pg_roles.oid = item.grantee
-        where pg_proc.oid = to_regprocedure('lock.engine()')
+        where pg_proc.oid = 'lock_internal.granted()'::regprocedure
           and item.grantee <> pg_proc.proowner
     loop
         perform lock.grant_to(grantee);
@@ -940,13 +947,54 @@ comment on function lock_internal.end_migration(integer, text) is
 
 revoke all on function lock_internal.end_migration(integer, text) from public;
 
+-- file: sql/functions/migration/refuse_dependents.sql
+-- +goose StatementBegin
+-- refuse_dependents stops a migration that goes down when a view of an application is built on a relation that it drops.
+--
+-- PostgreSQL would refuse the drop as well, and name what is in the way in a detail that goose does not print.
+create or replace function lock_internal.refuse_dependents(
+    relations  text[]
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    dependents  text;
+begin
+    select string_agg(distinct format('%s is built on %s', pg_rewrite.ev_class::regclass, relation), '; ')
+    into dependents
+    from unnest(refuse_dependents.relations) as relation
+    join pg_depend
+      on pg_depend.refclassid = 'pg_class'::regclass
+      and pg_depend.refobjid = to_regclass(relation)
+      and pg_depend.classid = 'pg_rewrite'::regclass
+    join pg_rewrite on pg_rewrite.oid = pg_depend.objid
+    join pg_class on pg_class.oid = pg_rewrite.ev_class
+    where pg_class.relnamespace <> 'lock'::regnamespace;
+    if dependents is not null then
+        raise exception '%', dependents
+            using errcode = 'dependent_objects_still_exist',
+                  hint = 'Drop the view, run goose down, and make it again after the next goose up.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.refuse_dependents(text[]) is
+    'Stops a migration that goes down over the views that an application has built on its relations. Errors: 2BP01, with the names.';
+
+revoke all on function lock_internal.refuse_dependents(text[]) from public;
+
 -- file: sql/functions/migration/start_migration.sql
 -- +goose StatementBegin
--- start_migration lets one migrator at a time pass, and stops one that fell behind before it brings back older text.
+-- start_migration lets one migrator run at a time, refuses one that is not the owner, and stops one that fell behind.
 --
 -- The goose CLI takes no lock: two runs read the same list of pending migrations, and both apply it. The advisory lock makes
--- them take turns, migration by migration, and every migration may be applied twice. One that is more than a migration behind
--- would replace newer functions by older ones, and is refused.
+-- them take turns, migration by migration, and every migration may be applied twice. Anybody who may connect can hold that
+-- lock, so the wait for it has an end. A migrator that is more than a migration behind would bring older functions back. One
+-- that is not the owner would leave functions behind that run with its rights.
 create or replace function lock_internal.start_migration(
     number     integer,
     direction  text
@@ -957,15 +1005,45 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    latest  integer;
+    previous  constant text := current_setting('lock_timeout');
+    stranger  text;
+    latest    integer;
 begin
-    if version() not like '%-YB-%' then
-        perform pg_advisory_xact_lock(1819239275, 0);
+    select format('%s belongs to %s', checked.name, checked.owner)
+    into stranger
+    from (
+        select 'schema ' || pg_namespace.nspname as name, pg_get_userbyid(pg_namespace.nspowner) as owner
+        from pg_namespace
+        where pg_namespace.nspname in ('lock', 'lock_internal')
+        union all
+        select 'table public.lock_goose_version', pg_get_userbyid(pg_class.relowner)
+        from pg_class
+        where pg_class.oid = to_regclass('public.lock_goose_version')
+    ) as checked
+    where checked.owner <> current_user
+    limit 1;
+    if found then
+        raise exception '%, and this migrator is %', stranger, current_user
+            using errcode = 'insufficient_privilege',
+                  hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it would run with your rights.';
     end if;
+
+    if version() not like '%-YB-%' then
+        begin
+            perform set_config('lock_timeout', coalesce(nullif(previous, '0'), '1min'), true);
+            perform pg_advisory_xact_lock(1819239275, 0);
+            perform set_config('lock_timeout', previous, true);
+        exception
+            when lock_not_available then
+                raise exception 'another session holds the lock of the migrators'
+                    using errcode = 'lock_not_available',
+                          hint = 'select pid from pg_locks where locktype = ''advisory'' and classid = 1819239275 says which. '
+                              'Nothing was changed; run goose again.';
+        end;
+    end if;
+
     select max(migration.number) into latest from lock.migration;
-    if start_migration.direction = 'up' and latest not in (start_migration.number - 1, start_migration.number)
-        or start_migration.direction = 'down' and latest not in (start_migration.number - 1, start_migration.number)
-    then
+    if latest not in (start_migration.number - 1, start_migration.number) then
         raise exception 'migration % cannot go % now: the schema is at %', start_migration.number, start_migration.direction, latest
             using errcode = 'object_in_use',
                   hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
@@ -975,7 +1053,8 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock_internal.start_migration(integer, text) is
-    'The first statement of every migration but the first.';
+    'The first call of every migration. Waits for other migrators for lock_timeout, or a minute where that is not set. '
+    'Errors: 42501 not the owner, 55P03 another session holds the migrators'' lock, 55006 the schema is not where this migration starts.';
 
 revoke all on function lock_internal.start_migration(integer, text) from public;
 
@@ -984,22 +1063,13 @@ revoke all on function lock_internal.start_migration(integer, text) from public;
 select lock_internal.end_migration(1, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 
 -- +goose StatementBegin
 do $$
-declare
-    latest  integer;
 begin
-    if version() not like '%-YB-%' then
-        perform pg_advisory_xact_lock(1819239275, 0);
-    end if;
-    if to_regclass('lock.migration') is not null then
-        select max(migration.number) into latest from lock.migration;
-        if latest > 1 then
-            raise exception 'migration 1 cannot go down now: the schema is at %', latest
-                using errcode = 'object_in_use',
-                      hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
-        end if;
+    if to_regprocedure('lock_internal.start_migration(integer, text)') is not null then
+        perform lock_internal.start_migration(1, 'down');
     end if;
 end;
 $$;
@@ -1010,11 +1080,17 @@ $$;
 -- gone: sql/functions/migration/start_migration.sql
 drop function if exists lock_internal.start_migration(integer, text);
 
+-- gone: sql/functions/migration/refuse_dependents.sql
+drop function if exists lock_internal.refuse_dependents(text[]);
+
 -- gone: sql/functions/migration/end_migration.sql
 drop function if exists lock_internal.end_migration(integer, text);
 
--- gone: sql/functions/common/uncontended.sql
-drop function if exists lock_internal.uncontended(text);
+-- gone: sql/functions/common/unused_before.sql
+drop function if exists lock_internal.unused_before(interval);
+
+-- gone: sql/functions/common/utc.sql
+drop function if exists lock_internal.utc(timestamptz);
 
 -- gone: sql/functions/common/record_forced_release.sql
 drop function if exists lock_internal.record_forced_release(text, text, text, jsonb);
@@ -1025,20 +1101,8 @@ drop function if exists lock_internal.milliseconds(interval);
 -- gone: sql/functions/common/is_yugabyte.sql
 drop function if exists lock_internal.is_yugabyte();
 
--- gone: sql/functions/common/give_up.sql
-drop function if exists lock_internal.give_up(text, text);
-
 -- gone: sql/functions/common/full_hour.sql
 drop function if exists lock_internal.full_hour(timestamp);
-
--- gone: sql/functions/common/drop_unused.sql
-drop function if exists lock_internal.drop_unused(regclass, name, text, interval, integer);
-
--- gone: sql/functions/common/unused_before.sql
-drop function if exists lock_internal.unused_before(interval);
-
--- gone: sql/functions/common/utc.sql
-drop function if exists lock_internal.utc(timestamptz);
 
 -- gone: sql/functions/common/check_text.sql
 drop function if exists lock_internal.check_text(text, text);
@@ -1062,10 +1126,16 @@ drop function if exists lock_internal.check_interval(interval, text, boolean);
 drop function if exists lock_internal.check_primary();
 
 -- gone: sql/functions/common/await_row.sql
-drop function if exists lock_internal.await_row(regclass, name, text);
+drop function if exists lock_internal.await_row(regclass, name, text, integer);
+
+-- gone: sql/functions/common/give_up.sql
+drop function if exists lock_internal.give_up(text, text);
 
 -- gone: sql/functions/admin/revoke_from.sql
 drop function if exists lock.revoke_from(name);
+
+-- gone: sql/functions/admin/granted.sql
+drop function if exists lock_internal.granted();
 
 -- gone: sql/functions/admin/grant_to.sql
 drop function if exists lock.grant_to(name);
@@ -1075,6 +1145,9 @@ drop function if exists lock_internal.granted_views();
 
 -- gone: sql/functions/admin/granted_functions.sql
 drop function if exists lock_internal.granted_functions();
+
+-- gone: sql/functions/admin/revoke_from_public.sql
+drop function if exists lock_internal.revoke_from_public();
 
 -- gone: sql/functions/admin/check.sql
 drop function if exists lock.check();
@@ -1089,7 +1162,7 @@ drop function if exists lock.engine();
 
 drop table if exists lock.finding;
 drop table if exists lock.forced_release;
-drop table if exists lock.chosen_engine;
+drop function if exists lock_internal.is_advisory();
 drop table if exists lock.migration;
 drop schema if exists lock_internal;
 drop schema if exists lock;

@@ -1,22 +1,8 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(2, 'up');
 
--- The advisory engine's directory is worthless after a crash, hence unlogged; the row engine's rows are the locks.
--- +goose StatementBegin
-do $$
-begin
-    if (select chosen_engine.engine from lock.chosen_engine) = 'advisory' and to_regclass('lock.locked_keys') is null then
-        create unlogged table lock.locked_keys (
-            key   bigint       not null,
-            name  text,
-            ts    timestamptz  not null default clock_timestamp(),
-            constraint locked_keys_pkey primary key (key)
-        );
-    end if;
-end;
-$$;
--- +goose StatementEnd
-
+-- The row engine's locks. On the advisory engine a view takes its place below.
 create table if not exists lock.locked_keys (
     key   bigint       not null,
     name  text,
@@ -24,15 +10,17 @@ create table if not exists lock.locked_keys (
     constraint locked_keys_pkey primary key (key)
 );
 
-comment on table lock.locked_keys is
-    'Every key that was locked and is not yet forgotten by lock.unlock or lock.vacuum. The lock itself on the row engine, a directory '
-    'of names on the advisory engine.';
+-- Nothing is unique, so that nobody who writes a name waits for another. Worth nothing after a crash.
+create table if not exists lock.key_name (
+    key   bigint       not null,
+    name  text         not null,
+    ts    timestamptz  not null default clock_timestamp()
+);
 
-comment on column lock.locked_keys.name is
-    'The name that was locked first, for a key that was locked by name.';
+create index if not exists key_name_key_idx on lock.key_name (key);
 
-comment on column lock.locked_keys.ts is
-    'When the key was locked for the first time since it was last forgotten.';
+comment on table lock.key_name is
+    'What keys are called on the advisory engine: names for which somebody had to wait, until lock.unlock or lock.vacuum forgets them. Decides nothing.';
 
 -- functions of key: written by make migration, not by hand
 
@@ -120,6 +108,41 @@ comment on function lock.advisory_key(bigint) is
 
 revoke all on function lock.advisory_key(bigint) from public;
 
+-- file: sql/functions/key/key_of.sql
+-- +goose StatementBegin
+-- key_of is the key that is meant by a number, or by a name of 1 to 1024 bytes; a name goes before a number.
+--
+-- The advisory lock of a name is its hash with our constant as the seed, so that it is not what a program's own
+-- hashtextextended(name, 0) gives; its key is what lock.advisory_key makes of that. Bytes are hashed, whatever the collation.
+create or replace function lock_internal.key_of(
+    key   bigint,
+    name  text
+)
+returns bigint
+language plpgsql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if key_of.name is not null then
+        perform lock_internal.check_id(key_of.name, 'name');
+        return lock.advisory_key(hashtextextended(key_of.name collate "C", 7813573190502540665));
+    elsif key_of.key is null then
+        raise exception 'key must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass a bigint, or a name of 1 to 1024 bytes.';
+    end if;
+    return key_of.key;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.key_of(bigint, text) is
+    'The key that a number or a name means (22004 neither, 22023 a bad name).';
+
+revoke all on function lock_internal.key_of(bigint, text) from public;
+
 -- file: sql/functions/key/hold_row.sql
 -- +goose StatementBegin
 -- hold_row takes a key by locking its row until the transaction ends; wait null waits for ever, zero never.
@@ -185,14 +208,18 @@ comment on function lock_internal.hold_row(bigint, text, boolean, interval) is
 
 revoke all on function lock_internal.hold_row(bigint, text, boolean, interval) from public;
 
--- file: sql/functions/key/record_key.sql
+-- file: sql/functions/key/hold_key.sql
 -- +goose StatementBegin
--- record_key enters a key that is held into the directory of the advisory engine, and never waits to do so.
+-- hold_key takes a key until the transaction ends, and waits for it as long as it takes.
 --
--- The caller holds the key. An exclusive holder is alone; among sharers the one that gets the second advisory lock
--- records, and the others go on. What could still be in the way is a row that this snapshot cannot see: then the key stays
--- unlisted until it is locked again. Nothing here decides who holds what.
-create or replace function lock_internal.record_key(
+-- Every role that was granted may call it, with any arguments: it does what lock.exclusive and lock.shared do, and a name that
+-- it records is the name of the key that was taken.
+--
+-- On the advisory engine PostgreSQL's lock manager decides everything: who waits, in which order, and who is the victim of a
+-- deadlock. The name is written down behind the wait, and never waits itself. Sharers who come out of the wait together may
+-- all write it: so nothing about lock.key_name is unique. Nobody deletes it meanwhile: lock.unlock needs the key for itself.
+-- A serializable transaction writes no name, because to look for one would set it against others who do.
+create or replace function lock_internal.hold_key(
     key     bigint,
     name    text,
     shared  boolean
@@ -202,173 +229,40 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-set lock_timeout = '1ms'
-as $$
-begin
-    -- 1819239275 is 'lock' in ASCII: the two-number space is apart from the keys'. This lock also tells lock.activity that
-    -- the key is ours while its row cannot be seen yet, or is never written.
-    if not pg_try_advisory_xact_lock(1819239275, hashint8(record_key.key)) and record_key.shared
-        or current_setting('transaction_read_only')::boolean
-    then
-        return;
-    end if;
-    begin
-        insert into lock.locked_keys (key, name, ts)
-        values (record_key.key, record_key.name, clock_timestamp())
-        on conflict do nothing;
-    exception
-        when lock_not_available or serialization_failure then
-            null;
-    end;
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.record_key(bigint, text, boolean) is
-    'Enters a key that is held into lock.locked_keys, or leaves it when that would wait.';
-
-revoke all on function lock_internal.record_key(bigint, text, boolean) from public;
-
--- file: sql/functions/key/hold_advisory.sql
--- +goose StatementBegin
--- hold_advisory takes a key's advisory lock until the transaction ends; wait null waits for ever, zero never.
---
--- Who can interleave: nobody inside the lock. PostgreSQL's lock manager grants, queues first come first served, finds
--- deadlocks (40P01) and releases at the end of the transaction or at a rollback to an earlier savepoint, under every
--- isolation level. The directory row is written only after the lock is held.
-create or replace function lock_internal.hold_advisory(
-    key     bigint,
-    name    text,
-    shared  boolean,
-    wait    interval
-)
-returns boolean
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
-    slot      constant bigint := lock.advisory_key(hold_advisory.key);
-    held      boolean := false;
-    previous  text;
+    wanted  constant bigint := lock_internal.key_of(hold_key.key, hold_key.name);
 begin
+    if not lock_internal.is_advisory() then
+        perform lock_internal.hold_row(wanted, hold_key.name, hold_key.shared, null);
+        return;
+    end if;
     perform lock_internal.check_primary();
-
-    if hold_advisory.wait is null and hold_advisory.shared then
-        perform pg_advisory_xact_lock_shared(slot);
-        held := true;
-    elsif hold_advisory.wait is null then
-        perform pg_advisory_xact_lock(slot);
-        held := true;
-    elsif hold_advisory.shared then
-        held := pg_try_advisory_xact_lock_shared(slot);
+    if hold_key.shared then
+        perform pg_advisory_xact_lock_shared(lock.advisory_key(wanted));
     else
-        held := pg_try_advisory_xact_lock(slot);
+        perform pg_advisory_xact_lock(lock.advisory_key(wanted));
     end if;
-
-    if not held and hold_advisory.wait > interval '0' then
-        -- The block is a subtransaction: when the wait ends without the lock, its rollback also puts lock_timeout back.
-        begin
-            previous := current_setting('lock_timeout');
-            perform set_config('lock_timeout', lock_internal.milliseconds(hold_advisory.wait)::text, true);
-            if hold_advisory.shared then
-                perform pg_advisory_xact_lock_shared(slot);
-            else
-                perform pg_advisory_xact_lock(slot);
-            end if;
-            perform set_config('lock_timeout', previous, true);
-            held := true;
-        exception
-            when lock_not_available then
-                held := false;
-        end;
+    if hold_key.name is not null
+        and not current_setting('transaction_read_only')::boolean
+        and current_setting('transaction_isolation') <> 'serializable'
+    then
+        insert into lock.key_name (key, name)
+        select wanted, hold_key.name
+        where not exists (select from lock.key_name where key_name.key = wanted);
     end if;
-
-    if held and not exists (select from lock.locked_keys where locked_keys.key = hold_advisory.key) then
-        perform lock_internal.record_key(hold_advisory.key, hold_advisory.name, hold_advisory.shared);
-    end if;
-    return held;
 end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.hold_advisory(bigint, text, boolean, interval) is
-    'Takes a key on the advisory engine; wait null waits for ever, zero never.';
+comment on function lock_internal.hold_key(bigint, text, boolean) is
+    'Takes a key, by number or by name, until the transaction ends; waits.';
 
-revoke all on function lock_internal.hold_advisory(bigint, text, boolean, interval) from public;
-
--- file: sql/functions/key/hold_key.sql
--- +goose StatementBegin
--- hold_key takes a key until the transaction ends, on whichever engine this database has; wait null waits for ever.
---
--- A name that lock_internal.hash refuses comes here with a null key.
-create or replace function lock_internal.hold_key(
-    key     bigint,
-    name    text,
-    shared  boolean,
-    wait    interval
-)
-returns boolean
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if hold_key.key is null then
-        if hold_key.name is not null then
-            perform lock_internal.check_id(hold_key.name, 'name');
-        end if;
-        raise exception 'key must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass a bigint, or a name of 1 to 1024 bytes.';
-    end if;
-    if hold_key.wait <> interval '0' then
-        perform lock_internal.check_interval(hold_key.wait, 'wait', true);
-    end if;
-
-    if lock.engine() = 'row' then
-        return lock_internal.hold_row(hold_key.key, hold_key.name, hold_key.shared, hold_key.wait);
-    end if;
-    return lock_internal.hold_advisory(hold_key.key, hold_key.name, hold_key.shared, hold_key.wait);
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.hold_key(bigint, text, boolean, interval) is
-    'Takes a key until the transaction ends; wait null waits for ever, zero never.';
-
-revoke all on function lock_internal.hold_key(bigint, text, boolean, interval) from public;
-
--- file: sql/functions/key/hash.sql
--- +goose StatementBegin
--- hash is the key of a name, or null for a name that is null, empty or longer than 1024 bytes.
---
--- Stable, because convert_to is: only so is it inlined. The result is the same everywhere, and lock.key says so.
-create or replace function lock_internal.hash(
-    name  text
-)
-returns bigint
-language sql
-stable
-parallel safe
-as $$
-    select case
-        when octet_length(hash.name) between 1 and 1024
-        then ('x' || encode(substr(sha256(convert_to(hash.name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint
-    end;
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.hash(text) is
-    'The first 8 bytes of sha256 of a name, or null where lock_internal.check_id would refuse the name.';
-
-revoke all on function lock_internal.hash(text) from public;
+revoke all on function lock_internal.hold_key(bigint, text, boolean) from public;
 
 -- file: sql/functions/key/key.sql
 -- +goose StatementBegin
--- key turns a name into the bigint that is locked for it: the first 8 bytes of its sha256, the same on every server.
+-- key turns a name into the bigint that is locked for it.
 create or replace function lock.key(
     name  text
 )
@@ -379,52 +273,37 @@ parallel safe
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    hash  constant bigint := lock_internal.hash(key.name);
 begin
-    if hash is null then
-        perform lock_internal.check_id(key.name, 'name');
-    end if;
-    return hash;
+    return lock_internal.key_of(null, key.name);
 end;
 $$;
 -- +goose StatementEnd
 
 comment on function lock.key(text) is
-    'The bigint that is locked for a name: the first 8 bytes of sha256 of its UTF-8 bytes, the same on every server. '
+    'The bigint that is locked for a name: a 64-bit hash of its bytes, which stays the same as long as the database has the encoding it has. '
     'Two of 100 million names share a key with a probability below one in a thousand; they then exclude each other, which is safe. '
     'Errors: 22004 null, 22023 empty or longer than 1024 bytes.';
 
 revoke all on function lock.key(text) from public;
 
 -- file: sql/functions/key/exclusive.sql
--- +goose StatementBegin
 -- exclusive takes a key for this transaction alone; waits until every other holder has ended.
 --
--- The first statement is the whole cost for a known key on the advisory engine: the lock is taken in the target list of the
--- directory's row, so it is held exactly when a row was found. Everything else, new keys included, goes through hold_key.
+-- PostgreSQL puts the body into the caller's statement, so a lock that is free costs one try. hold_key does all the rest: it
+-- waits, records the name, raises the errors, and is the row engine. A try does not overtake: the lock manager refuses it when
+-- somebody who waits conflicts. What lock_internal.key_of does is written out here, because each call would cost planning.
 create or replace function lock.exclusive(
     key  bigint
 )
 returns void
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        perform pg_advisory_xact_lock(lock.advisory_key(locked_keys.key))
-        from lock.locked_keys
-        where locked_keys.key = exclusive.key;
-        if found then
-            return;
-        end if;
-    end if;
-    perform lock_internal.hold_key(exclusive.key, null, false, null);
+return case
+    when lock_internal.is_advisory() and not pg_is_in_recovery()
+        and pg_try_advisory_xact_lock(exclusive.key # 7813573190502540665)
+    then null
+    else lock_internal.hold_key(exclusive.key, null, false)
 end;
-$$;
--- +goose StatementEnd
 
 comment on function lock.exclusive(bigint) is
     'Takes an exclusive lock on a key until the transaction ends or rolls back to an earlier savepoint. Waits for every other holder, shared or exclusive. '
@@ -433,34 +312,21 @@ comment on function lock.exclusive(bigint) is
 
 revoke all on function lock.exclusive(bigint) from public;
 
--- +goose StatementBegin
 create or replace function lock.exclusive(
     name  text
 )
 returns void
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    name_key  constant bigint := lock_internal.hash(exclusive.name);
-begin
-    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        perform pg_advisory_xact_lock(lock.advisory_key(locked_keys.key))
-        from lock.locked_keys
-        where locked_keys.key = name_key;
-        if found then
-            return;
-        end if;
-    end if;
-    perform lock_internal.hold_key(name_key, exclusive.name, false, null);
+return case
+    when lock_internal.is_advisory() and not pg_is_in_recovery() and octet_length(exclusive.name) between 1 and 1024
+        and pg_try_advisory_xact_lock(hashtextextended(exclusive.name collate "C", 7813573190502540665))
+    then null
+    else lock_internal.hold_key(null, exclusive.name, false)
 end;
-$$;
--- +goose StatementEnd
 
 comment on function lock.exclusive(text) is
-    'As lock.exclusive(bigint), for lock.key(name); the name is kept in lock.locked_keys.';
+    'As lock.exclusive(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
 
 revoke all on function lock.exclusive(text) from public;
 
@@ -480,7 +346,6 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    next_key   bigint;
     next_name  text;
 begin
     if exclusive_all.names is null then
@@ -488,13 +353,13 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass an array of names; an empty one locks nothing.';
     end if;
-    for next_key, next_name in
-        select lock.key(wanted.name), min(wanted.name)
+    for next_name in
+        select min(wanted.name)
         from unnest(exclusive_all.names) as wanted (name)
-        group by 1
-        order by 1
+        group by lock.key(wanted.name)
+        order by lock.key(wanted.name)
     loop
-        perform lock_internal.hold_key(next_key, next_name, false, null);
+        perform lock.exclusive(next_name);
     end loop;
 end;
 $$;
@@ -510,33 +375,21 @@ comment on function lock.exclusive_all(text[]) is
 revoke all on function lock.exclusive_all(text[]) from public;
 
 -- file: sql/functions/key/shared.sql
--- +goose StatementBegin
 -- shared takes a key together with other sharers, until the transaction ends; waits for an exclusive holder.
 --
--- The first statement is the whole cost for a known key on the advisory engine: the lock is taken in the target list of the
--- directory's row, so it is held exactly when a row was found. Everything else, new keys included, goes through hold_key.
+-- Built as lock.exclusive is.
 create or replace function lock.shared(
     key  bigint
 )
 returns void
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        perform pg_advisory_xact_lock_shared(lock.advisory_key(locked_keys.key))
-        from lock.locked_keys
-        where locked_keys.key = shared.key;
-        if found then
-            return;
-        end if;
-    end if;
-    perform lock_internal.hold_key(shared.key, null, true, null);
+return case
+    when lock_internal.is_advisory() and not pg_is_in_recovery()
+        and pg_try_advisory_xact_lock_shared(shared.key # 7813573190502540665)
+    then null
+    else lock_internal.hold_key(shared.key, null, true)
 end;
-$$;
--- +goose StatementEnd
 
 comment on function lock.shared(bigint) is
     'Takes a shared lock on a key until the transaction ends or rolls back to an earlier savepoint. Sharers do not wait for each other; they wait for an exclusive holder, and it for them. '
@@ -545,45 +398,34 @@ comment on function lock.shared(bigint) is
 
 revoke all on function lock.shared(bigint) from public;
 
--- +goose StatementBegin
 create or replace function lock.shared(
     name  text
 )
 returns void
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    name_key  constant bigint := lock_internal.hash(shared.name);
-begin
-    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        perform pg_advisory_xact_lock_shared(lock.advisory_key(locked_keys.key))
-        from lock.locked_keys
-        where locked_keys.key = name_key;
-        if found then
-            return;
-        end if;
-    end if;
-    perform lock_internal.hold_key(name_key, shared.name, true, null);
+return case
+    when lock_internal.is_advisory() and not pg_is_in_recovery() and octet_length(shared.name) between 1 and 1024
+        and pg_try_advisory_xact_lock_shared(hashtextextended(shared.name collate "C", 7813573190502540665))
+    then null
+    else lock_internal.hold_key(null, shared.name, true)
 end;
-$$;
--- +goose StatementEnd
 
 comment on function lock.shared(text) is
-    'As lock.shared(bigint), for lock.key(name); the name is kept in lock.locked_keys.';
+    'As lock.shared(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
 
 revoke all on function lock.shared(text) from public;
 
--- file: sql/functions/key/try_exclusive.sql
+-- file: sql/functions/key/try_key.sql
 -- +goose StatementBegin
--- try_exclusive takes a key as exclusive does, or answers false when that would take longer than wait.
+-- try_key takes a key as hold_key does, and answers false when that would take longer than wait.
 --
--- A denial on the advisory engine touches no table.
-create or replace function lock.try_exclusive(
-    key   bigint,
-    wait  interval default '0'
+-- Every role that was granted may call it, with any arguments.
+create or replace function lock_internal.try_key(
+    key     bigint,
+    name    text,
+    shared  boolean,
+    wait    interval
 )
 returns boolean
 language plpgsql
@@ -591,18 +433,63 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    wanted    constant bigint := lock_internal.key_of(try_key.key, try_key.name);
+    previous  constant text := current_setting('lock_timeout');
 begin
-    if try_exclusive.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        if not pg_try_advisory_xact_lock(lock.advisory_key(try_exclusive.key)) then
-            return false;
-        end if;
-    elsif try_exclusive.wait is null then
-        perform lock_internal.check_interval(try_exclusive.wait, 'wait', true);
+    if try_key.wait is distinct from interval '0' then
+        perform lock_internal.check_interval(try_key.wait, 'wait', true);
     end if;
-    return lock_internal.hold_key(try_exclusive.key, null, false, try_exclusive.wait);
+    if not lock_internal.is_advisory() then
+        return lock_internal.hold_row(wanted, try_key.name, try_key.shared, try_key.wait);
+    end if;
+    perform lock_internal.check_primary();
+    if try_key.shared and pg_try_advisory_xact_lock_shared(lock.advisory_key(wanted))
+        or not try_key.shared and pg_try_advisory_xact_lock(lock.advisory_key(wanted))
+    then
+        return true;
+    elsif try_key.wait = interval '0' then
+        return false;
+    end if;
+
+    -- The block is a subtransaction: when the wait ends without the lock, its rollback also puts lock_timeout back.
+    begin
+        perform set_config('lock_timeout', lock_internal.milliseconds(try_key.wait)::text, true);
+        perform lock_internal.hold_key(try_key.key, try_key.name, try_key.shared);
+        perform set_config('lock_timeout', previous, true);
+        return true;
+    exception
+        when lock_not_available then
+            return false;
+    end;
 end;
 $$;
 -- +goose StatementEnd
+
+comment on function lock_internal.try_key(bigint, text, boolean, interval) is
+    'Takes a key, by number or by name, until the transaction ends; false when that would take longer than wait.';
+
+revoke all on function lock_internal.try_key(bigint, text, boolean, interval) from public;
+
+-- file: sql/functions/key/try_exclusive.sql
+-- try_exclusive takes a key as exclusive does, or answers false when that would take longer than wait.
+--
+-- Built as lock.exclusive is: a try that does not wait touches no table, granted or denied. The case is null, and try_key has
+-- the word, on the row engine, on a standby, with a wait, and with an argument that is not good.
+create or replace function lock.try_exclusive(
+    key   bigint,
+    wait  interval default '0'
+)
+returns boolean
+language sql
+volatile
+return coalesce(
+    case
+        when lock_internal.is_advisory() and try_exclusive.wait = '0' and not pg_is_in_recovery()
+        then pg_try_advisory_xact_lock(try_exclusive.key # 7813573190502540665)
+    end,
+    lock_internal.try_key(try_exclusive.key, null, false, try_exclusive.wait)
+);
 
 comment on function lock.try_exclusive(bigint, interval) is
     'Takes a key as lock.exclusive does and returns true, or returns false when somebody else still has it after wait (default 0: at once; '
@@ -613,64 +500,46 @@ comment on function lock.try_exclusive(bigint, interval) is
 
 revoke all on function lock.try_exclusive(bigint, interval) from public;
 
--- +goose StatementBegin
 create or replace function lock.try_exclusive(
     name  text,
     wait  interval default '0'
 )
 returns boolean
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    name_key  constant bigint := lock_internal.hash(try_exclusive.name);
-begin
-    if try_exclusive.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        if not pg_try_advisory_xact_lock(lock.advisory_key(name_key)) then
-            return false;
-        end if;
-    elsif try_exclusive.wait is null then
-        perform lock_internal.check_interval(try_exclusive.wait, 'wait', true);
-    end if;
-    return lock_internal.hold_key(name_key, try_exclusive.name, false, try_exclusive.wait);
-end;
-$$;
--- +goose StatementEnd
+return coalesce(
+    case
+        when lock_internal.is_advisory() and try_exclusive.wait = '0' and not pg_is_in_recovery()
+            and octet_length(try_exclusive.name) between 1 and 1024
+        then pg_try_advisory_xact_lock(hashtextextended(try_exclusive.name collate "C", 7813573190502540665))
+    end,
+    lock_internal.try_key(null, try_exclusive.name, false, try_exclusive.wait)
+);
 
 comment on function lock.try_exclusive(text, interval) is
-    'As lock.try_exclusive(bigint, interval), for lock.key(name); the name is kept in lock.locked_keys.';
+    'As lock.try_exclusive(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
 
 revoke all on function lock.try_exclusive(text, interval) from public;
 
 -- file: sql/functions/key/try_shared.sql
--- +goose StatementBegin
 -- try_shared takes a key as shared does, or answers false when that would take longer than wait.
 --
--- A denial on the advisory engine touches no table.
+-- Built as lock.exclusive is: a try that does not wait touches no table, granted or denied. The case is null, and try_key has
+-- the word, on the row engine, on a standby, with a wait, and with an argument that is not good.
 create or replace function lock.try_shared(
     key   bigint,
     wait  interval default '0'
 )
 returns boolean
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if try_shared.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        if not pg_try_advisory_xact_lock_shared(lock.advisory_key(try_shared.key)) then
-            return false;
-        end if;
-    elsif try_shared.wait is null then
-        perform lock_internal.check_interval(try_shared.wait, 'wait', true);
-    end if;
-    return lock_internal.hold_key(try_shared.key, null, true, try_shared.wait);
-end;
-$$;
--- +goose StatementEnd
+return coalesce(
+    case
+        when lock_internal.is_advisory() and try_shared.wait = '0' and not pg_is_in_recovery()
+        then pg_try_advisory_xact_lock_shared(try_shared.key # 7813573190502540665)
+    end,
+    lock_internal.try_key(try_shared.key, null, true, try_shared.wait)
+);
 
 comment on function lock.try_shared(bigint, interval) is
     'Takes a key as lock.shared does and returns true, or returns false when somebody else still has it after wait (default 0: at once; '
@@ -681,43 +550,34 @@ comment on function lock.try_shared(bigint, interval) is
 
 revoke all on function lock.try_shared(bigint, interval) from public;
 
--- +goose StatementBegin
 create or replace function lock.try_shared(
     name  text,
     wait  interval default '0'
 )
 returns boolean
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    name_key  constant bigint := lock_internal.hash(try_shared.name);
-begin
-    if try_shared.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        if not pg_try_advisory_xact_lock_shared(lock.advisory_key(name_key)) then
-            return false;
-        end if;
-    elsif try_shared.wait is null then
-        perform lock_internal.check_interval(try_shared.wait, 'wait', true);
-    end if;
-    return lock_internal.hold_key(name_key, try_shared.name, true, try_shared.wait);
-end;
-$$;
--- +goose StatementEnd
+return coalesce(
+    case
+        when lock_internal.is_advisory() and try_shared.wait = '0' and not pg_is_in_recovery()
+            and octet_length(try_shared.name) between 1 and 1024
+        then pg_try_advisory_xact_lock_shared(hashtextextended(try_shared.name collate "C", 7813573190502540665))
+    end,
+    lock_internal.try_key(null, try_shared.name, true, try_shared.wait)
+);
 
 comment on function lock.try_shared(text, interval) is
-    'As lock.try_shared(bigint, interval), for lock.key(name); the name is kept in lock.locked_keys.';
+    'As lock.try_shared(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
 
 revoke all on function lock.try_shared(text, interval) from public;
 
 -- file: sql/functions/key/unlock.sql
 -- +goose StatementBegin
--- unlock forgets a key: its row goes when the transaction commits. The lock itself ends with the transaction.
+-- unlock forgets what is kept of a key, when the transaction commits. The lock itself ends with the transaction.
 --
--- It never waits. On both engines it needs what an exclusive holder has, so a row that others rely on stays. A waiter of the
--- row engine that finds the row gone inserts it again and goes on waiting for that one: see hold_row.
+-- It never waits. On both engines it needs what an exclusive holder has, so what others rely on stays: a row that is locked, and
+-- on the advisory engine a name that another holder may be writing down. A waiter of the row engine that finds the row gone
+-- inserts it again and goes on waiting for that one: see hold_row.
 create or replace function lock.unlock(
     key  bigint
 )
@@ -727,28 +587,35 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    wanted  constant bigint := lock_internal.key_of(unlock.key, null);
 begin
-    if unlock.key is null then
-        perform lock_internal.hold_key(null, null, false, null);
-    end if;
-    if lock.engine() = 'advisory' then
+    if lock_internal.is_advisory() then
         perform lock_internal.check_primary();
-        if not pg_try_advisory_xact_lock(lock.advisory_key(unlock.key)) then
+        if not pg_try_advisory_xact_lock(lock.advisory_key(wanted)) then
             return false;
         end if;
+        delete from lock.key_name
+        where (key_name.key, key_name.ts) in (
+            select forgotten.key, forgotten.ts
+            from lock.key_name as forgotten
+            where forgotten.key = wanted
+            for update skip locked
+        );
+        return true;
     end if;
     delete from lock.locked_keys
     where locked_keys.key in (
         select forgotten.key
         from lock.locked_keys as forgotten
-        where forgotten.key = unlock.key
+        where forgotten.key = wanted
         for update skip locked
     );
     if not found then
         return false;
     end if;
     if current_setting('yb_disable_transactional_writes', true) is not null then
-        perform set_config('lock.forgotten', concat_ws(' ', current_setting('lock.forgotten', true), unlock.key), true);
+        perform set_config('lock.forgotten', concat_ws(' ', current_setting('lock.forgotten', true), wanted), true);
     end if;
     return true;
 end;
@@ -756,8 +623,9 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.unlock(bigint) is
-    'Forgets a key; call it by the exclusive holder. Returns true when its row of lock.locked_keys goes with this transaction''s commit, '
-    'false when it is not known or another transaction holds it (or, for a sharer before PostgreSQL 17, waits for it). The lock itself ends with the transaction, not here, and calling unlock '
+    'Forgets a key; call it by the exclusive holder. Returns true when nothing of it is kept after this transaction''s commit: neither the row of '
+    'lock.locked_keys on the row engine, nor the recorded name on the advisory engine. False when another transaction holds the key (or, '
+    'for a sharer before PostgreSQL 17, waits for it), and on the row engine when it is not known. The lock itself ends with the transaction, not here, and calling unlock '
     'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
 revoke all on function lock.unlock(bigint) from public;
@@ -785,10 +653,10 @@ revoke all on function lock.unlock(text) from public;
 
 -- file: sql/functions/key/vacuum.sql
 -- +goose StatementBegin
--- vacuum forgets every key that nobody holds or waits for.
+-- vacuum forgets what is kept of every key that nobody holds.
 --
--- A key that is taken at the very moment may lose its row: on the advisory engine it is then held and unlisted until it is
--- locked again; on the row engine its taker finds the row gone and inserts it again. Exclusion is never touched.
+-- It never waits. A key that is taken at the very moment may be forgotten: on the advisory engine it then has no name until
+-- somebody waits for it again; on the row engine its taker finds the row gone and inserts it again. Exclusion is never touched.
 create or replace function lock.vacuum()
 returns bigint
 language plpgsql
@@ -801,19 +669,26 @@ declare
     keys       text;
 begin
     perform lock_internal.check_primary();
+    if lock_internal.is_advisory() then
+        with idle as materialized (
+            select key_name.key, key_name.ts
+            from lock.key_name
+            where key_name.key not in (select locked_keys.key from lock.locked_keys)
+            for update of key_name skip locked
+        ),
+        gone as (
+            delete from lock.key_name
+            using idle
+            where (key_name.key, key_name.ts) = (idle.key, idle.ts)
+            returning key_name.key
+        )
+        select count(distinct gone.key) into forgotten from gone;
+        return forgotten;
+    end if;
     with idle as materialized (
         select locked_keys.key
         from lock.locked_keys
-        where lock.engine() = 'row'
-           or not exists (
-                select
-                from pg_locks
-                where pg_locks.locktype = 'advisory'
-                  and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
-                  and pg_locks.objsubid = 1
-                  and lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint) = locked_keys.key
-           )
-        for update of locked_keys skip locked
+        for update skip locked
     ),
     gone as (
         delete from lock.locked_keys
@@ -835,18 +710,72 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.vacuum() is
-    'Forgets every key that nobody holds or waits for, and returns how many. Never waits, never frees a lock. One statement over '
-    'lock.locked_keys: run it from cron when keys come and go by the thousand, and not at all for a fixed set of keys. '
-    'Errors: 25006 read-only, 40001 under REPEATABLE READ when the directory changed since the snapshot.';
+    'Forgets every key that nobody holds or waits for, and returns how many: rows of lock.locked_keys on the row engine, recorded names on the '
+    'advisory engine. Never waits, never frees a lock. One statement: run it from cron when keys come and go by the thousand, and not '
+    'at all for a fixed set of keys. Errors: 25006 read-only, 40001 under REPEATABLE READ when something changed since the snapshot.';
 
 revoke all on function lock.vacuum() from public;
 
 -- end of functions
 
+-- The numbers left out are those whose upper half is that of a small number: a program's own locks, and no keys of ours but with
+-- odds of one in two thousand millions.
+-- +goose StatementBegin
+do $$
+begin
+    if version() not like '%-YB-%' then
+        alter table lock.key_name set unlogged;
+    end if;
+    if not lock_internal.is_advisory() then
+        comment on table lock.locked_keys is
+            'Every key that was locked and is not yet forgotten by lock.unlock or lock.vacuum: the lock itself. key, name (the one that was locked '
+            'first), ts (when that was).';
+    else
+        if exists (select from pg_class where pg_class.oid = 'lock.locked_keys'::regclass and pg_class.relkind = 'r') then
+            drop table lock.locked_keys;
+        end if;
+        create or replace view lock.locked_keys as
+        select
+            held.key,
+            (select min(key_name.name) from lock.key_name where key_name.key = held.key) as name,
+            held.ts
+        from (
+            select
+                lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint) as key,
+                min(pg_stat_activity.xact_start) as ts
+            from pg_locks
+            left join pg_stat_activity on pg_stat_activity.pid = pg_locks.pid
+            where pg_locks.locktype = 'advisory'
+              and pg_locks.objsubid = 1
+              and pg_locks.granted
+              and pg_locks.classid::bigint not in (0, 4294967295)
+              and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
+            group by 1
+        ) as held;
+        comment on view lock.locked_keys is
+            'Every key that is held now: key, name (known once somebody who waited for it by name has committed), ts (when the oldest transaction '
+            'that holds it began; null where PostgreSQL does not show it). A program''s own advisory locks are told from keys by their number: those below 2^32, '
+            'positive or negative, are left out, and others look like keys.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 select lock_internal.end_migration(2, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(2, 'down');
+
+-- +goose StatementBegin
+do $$
+begin
+    if lock_internal.is_advisory() then
+        drop view if exists lock.locked_keys;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
 
 -- functions of key: written by make migration, not by hand
 
@@ -865,6 +794,9 @@ drop function if exists lock.try_shared(text, interval);
 drop function if exists lock.try_exclusive(bigint, interval);
 drop function if exists lock.try_exclusive(text, interval);
 
+-- gone: sql/functions/key/try_key.sql
+drop function if exists lock_internal.try_key(bigint, text, boolean, interval);
+
 -- gone: sql/functions/key/shared.sql
 drop function if exists lock.shared(bigint);
 drop function if exists lock.shared(text);
@@ -879,20 +811,14 @@ drop function if exists lock.exclusive(text);
 -- gone: sql/functions/key/key.sql
 drop function if exists lock.key(text);
 
--- gone: sql/functions/key/hash.sql
-drop function if exists lock_internal.hash(text);
-
 -- gone: sql/functions/key/hold_key.sql
-drop function if exists lock_internal.hold_key(bigint, text, boolean, interval);
-
--- gone: sql/functions/key/hold_advisory.sql
-drop function if exists lock_internal.hold_advisory(bigint, text, boolean, interval);
-
--- gone: sql/functions/key/record_key.sql
-drop function if exists lock_internal.record_key(bigint, text, boolean);
+drop function if exists lock_internal.hold_key(bigint, text, boolean);
 
 -- gone: sql/functions/key/hold_row.sql
 drop function if exists lock_internal.hold_row(bigint, text, boolean, interval);
+
+-- gone: sql/functions/key/key_of.sql
+drop function if exists lock_internal.key_of(bigint, text);
 
 -- gone: sql/functions/key/advisory_key.sql
 drop function if exists lock.advisory_key(bigint);
@@ -903,5 +829,6 @@ drop function if exists lock_internal.add_key(bigint, text, boolean);
 -- end of functions
 
 drop table if exists lock.locked_keys;
+drop table if exists lock.key_name;
 
 select lock_internal.end_migration(2, 'down');

@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(3, 'up');
 
 -- Ids are compared as bytes (collate "C"), as everywhere in this schema: that is faster, and no upgrade of the operating system can
@@ -57,16 +58,14 @@ comment on view lock.mutex_status is
 
 -- file: sql/functions/mutex/acquire_mutex.sql
 -- +goose StatementBegin
--- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any number of callers wins.
+-- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any
+-- number of callers wins.
 --
--- The first update is the whole grant when nobody else is at work on the id; lock_internal.uncontended says so, and is asked only when
--- the flag is free. A flag that is seen set is a denial, which writes nothing.
---
--- What is neither is new, or in the hands of an open transaction, or shares its bucket with such an id. The insert makes the one
--- that is new and waits for the one that is being acquired, and needs no transaction id to do so; then all starts again. What is still
--- free has a bucket that is taken: from then on the row is grabbed when nobody has it (skip locked). So a caller that waited
--- and lost has written nothing either, but for two cases: a row that was locked and not changed, and one that was grabbed.
--- There the update waits, and keeps the row locked until its own transaction ends.
+-- The update takes the row only when it is free and nobody has it (skip locked). It tests that on
+-- the newest version, under the row's lock. A caller that sees the flag set is denied, and has
+-- written nothing. Whoever is left over meets an open transaction, or a new id. The insert waits
+-- for that transaction, or makes the row. It needs no transaction id to wait, and locks nothing.
+-- The next round takes what is free then.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -77,9 +76,6 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    grabbed  boolean not null := false;
-    attempt  integer not null := 0;
 begin
     if acquire_mutex.task_id is null
         or octet_length(acquire_mutex.task_id) not between 1 and 1024
@@ -90,29 +86,22 @@ begin
         perform lock_internal.check_id(acquire_mutex.task_id, 'task_id');
         perform lock_internal.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
     end if;
-    loop
+    for round in 1 .. 100 loop
         update lock.mutex
         set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
-        where mutex.task_id = acquire_mutex.task_id
-          and case when not mutex.acquired then lock_internal.uncontended(mutex.task_id) or grabbed end;
+        where mutex.task_id = (
+            select free.task_id
+            from lock.mutex as free
+            where free.task_id = acquire_mutex.task_id
+              and not free.acquired
+            for no key update skip locked
+        );
         if found then
             return true;
         end if;
-        perform
-        from lock.mutex
-        where mutex.task_id = acquire_mutex.task_id
-          and mutex.acquired;
+        perform from lock.mutex where mutex.task_id = acquire_mutex.task_id and mutex.acquired;
         if found then
             return false;
-        end if;
-        if attempt > 0 then
-            perform
-            from lock.mutex
-            where mutex.task_id = acquire_mutex.task_id
-              and not mutex.acquired
-            for no key update skip locked;
-            grabbed := found;
-            continue when grabbed;
         end if;
         insert into lock.mutex (task_id, acquired, owner, acquired_at)
         values (acquire_mutex.task_id, true, acquire_mutex.owner, clock_timestamp())
@@ -120,13 +109,7 @@ begin
         if found then
             return true;
         end if;
-        attempt := attempt + 1;
-        if attempt > 1 then
-            perform lock_internal.await_row('lock.mutex', 'task_id', acquire_mutex.task_id);
-        end if;
-        if attempt = 100 then
-            perform lock_internal.give_up('mutex', acquire_mutex.task_id);
-        end if;
+        perform lock_internal.await_row('lock.mutex', 'task_id', acquire_mutex.task_id, round);
     end loop;
 end;
 $$;
@@ -290,10 +273,11 @@ revoke all on function lock.force_release_mutex(text, text) from public;
 
 -- file: sql/functions/mutex/release_mutex.sql
 -- +goose StatementBegin
--- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
+-- release_mutex clears the flag and returns true; false when it is not set, or set for another
+-- owner.
 --
--- It tries, looks, grabs and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
--- dropped meanwhile, and then makes an idle one.
+-- It takes the row, looks and waits as acquire_mutex does. The insert only waits: what is acquired
+-- exists, and is not dropped.
 create or replace function lock.release_mutex(
     task_id  text,
     owner    text  default null
@@ -304,9 +288,6 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    grabbed  boolean not null := false;
-    attempt  integer not null := 0;
 begin
     if release_mutex.task_id is null
         or octet_length(release_mutex.task_id) not between 1 and 1024
@@ -317,7 +298,7 @@ begin
         perform lock_internal.check_id(release_mutex.task_id, 'task_id');
         perform lock_internal.check_id(release_mutex.owner, 'owner') where release_mutex.owner is not null;
     end if;
-    loop
+    for round in 1 .. 100 loop
         update lock.mutex
         set
             acquired = false,
@@ -326,11 +307,14 @@ begin
             released_at = clock_timestamp(),
             set_aside = false,
             unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()))
-        where mutex.task_id = release_mutex.task_id
-          and case
-                when mutex.acquired and mutex.owner is not distinct from release_mutex.owner
-                then lock_internal.uncontended(mutex.task_id) or grabbed
-              end;
+        where mutex.task_id = (
+            select held.task_id
+            from lock.mutex as held
+            where held.task_id = release_mutex.task_id
+              and held.acquired
+              and held.owner is not distinct from release_mutex.owner
+            for no key update skip locked
+        );
         if found then
             return true;
         end if;
@@ -342,26 +326,8 @@ begin
         if not found then
             return false;
         end if;
-        if attempt > 0 then
-            perform
-            from lock.mutex
-            where mutex.task_id = release_mutex.task_id
-              and mutex.acquired
-              and mutex.owner is not distinct from release_mutex.owner
-            for no key update skip locked;
-            grabbed := found;
-            continue when grabbed;
-        end if;
-        insert into lock.mutex (task_id)
-        values (release_mutex.task_id)
-        on conflict do nothing;
-        attempt := attempt + 1;
-        if attempt > 1 then
-            perform lock_internal.await_row('lock.mutex', 'task_id', release_mutex.task_id);
-        end if;
-        if attempt = 100 then
-            perform lock_internal.give_up('mutex', release_mutex.task_id);
-        end if;
+        insert into lock.mutex (task_id) values (release_mutex.task_id) on conflict do nothing;
+        perform lock_internal.await_row('lock.mutex', 'task_id', release_mutex.task_id, round);
     end loop;
 end;
 $$;
@@ -380,6 +346,7 @@ revoke all on function lock.release_mutex(text, text) from public;
 select lock_internal.end_migration(3, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(3, 'down');
 
 -- functions of mutex: written by make migration, not by hand

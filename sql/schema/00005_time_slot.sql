@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(5, 'up');
 
 create table if not exists lock.time_slot (
@@ -48,10 +49,12 @@ comment on view lock.time_slot_status is
 
 -- file: sql/functions/time_slot/acquire_time_slot.sql
 -- +goose StatementBegin
--- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted before.
+-- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted
+-- before.
 --
--- It tries, looks, grabs and waits as acquire_mutex does: in the insert, without a transaction id. date_bin cuts time at the epoch, and
--- takes a day for 24 hours; some versions put an exact multiple before 1970 one slot too early, which is put right below.
+-- It takes the row, looks and waits as acquire_mutex does, for the slot of a time that each round
+-- reads anew. date_bin cuts time at the epoch, and takes a day for 24 hours; some versions put an
+-- exact multiple before 1970 one slot too early, which is put right below.
 create or replace function lock.acquire_time_slot(
     task_id     text,
     resolution  interval,
@@ -66,9 +69,6 @@ as $$
 declare
     right_now  timestamptz;
     slot       timestamptz;
-    grabbed    boolean not null := false;
-    granted    boolean not null := false;
-    attempt    integer not null := 0;
 begin
     if acquire_time_slot.task_id is null
         or octet_length(acquire_time_slot.task_id) not between 1 and 1024
@@ -88,7 +88,7 @@ begin
                       hint = 'Pass the time of a data point, or leave it out for now.';
         end if;
     end if;
-    loop
+    for round in 1 .. 100 loop
         right_now := clock_timestamp();
         slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, right_now), timestamptz 'epoch');
         if acquire_time_slot.at < timestamptz 'epoch'
@@ -102,45 +102,22 @@ begin
             resolution = acquire_time_slot.resolution,
             granted_at = right_now,
             unused_since = lock_internal.full_hour(greatest(lock_internal.utc(slot) + acquire_time_slot.resolution, lock_internal.utc(right_now)))
-        where time_slot.task_id = acquire_time_slot.task_id
-          and case when time_slot.slot_start < slot then lock_internal.uncontended(time_slot.task_id) or grabbed end;
-        if found or granted then
-            -- The update itself may have waited, for a row that somebody had only locked. Once: it can take longer than a slot.
-            grabbed := not granted
-                and acquire_time_slot.at is null
-                and clock_timestamp() - right_now > interval '10 milliseconds'
-                and date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch') > slot;
-            granted := true;
-            continue when grabbed;
+        where time_slot.task_id = (
+            select older.task_id
+            from lock.time_slot as older
+            where older.task_id = acquire_time_slot.task_id
+              and older.slot_start < slot
+            for no key update skip locked
+        );
+        if found then
             return true;
         end if;
-        perform
-        from lock.time_slot
-        where time_slot.task_id = acquire_time_slot.task_id
-          and time_slot.slot_start >= slot;
+        perform from lock.time_slot where time_slot.task_id = acquire_time_slot.task_id and time_slot.slot_start >= slot;
         if found then
             return false;
         end if;
-        if attempt > 0 then
-            perform
-            from lock.time_slot
-            where time_slot.task_id = acquire_time_slot.task_id
-              and time_slot.slot_start < slot
-            for no key update skip locked;
-            grabbed := found;
-            continue when grabbed;
-        end if;
-        -- The next round takes what this makes, with the slot of a time that is read after the wait.
-        insert into lock.time_slot (task_id, slot_start)
-        values (acquire_time_slot.task_id, '-infinity')
-        on conflict do nothing;
-        attempt := attempt + 1;
-        if attempt > 1 then
-            perform lock_internal.await_row('lock.time_slot', 'task_id', acquire_time_slot.task_id);
-        end if;
-        if attempt = 100 then
-            perform lock_internal.give_up('time slot', acquire_time_slot.task_id);
-        end if;
+        insert into lock.time_slot (task_id, slot_start) values (acquire_time_slot.task_id, '-infinity') on conflict do nothing;
+        perform lock_internal.await_row('lock.time_slot', 'task_id', acquire_time_slot.task_id, round);
     end loop;
 end;
 $$;
@@ -158,21 +135,40 @@ revoke all on function lock.acquire_time_slot(text, interval, timestamptz) from 
 -- file: sql/functions/time_slot/drop_unused_time_slots.sql
 -- +goose StatementBegin
 -- drop_unused_time_slots forgets tasks whose newest slot ended, and was granted, long ago.
+--
+-- It finds them as drop_unused_timeouts does.
 create or replace function lock.drop_unused_time_slots(
     unused_for  interval,
     max         integer   default 10000
 )
 returns bigint
-language sql
+language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
 as $$
-    select lock_internal.drop_unused(
-        'lock.time_slot', 'task_id',
-        'greatest(slot_start at time zone ''UTC'' + resolution, granted_at at time zone ''UTC'')',
-        drop_unused_time_slots.unused_for, drop_unused_time_slots.max
-    );
+declare
+    before   timestamp;
+    dropped  bigint;
+begin
+    perform lock_internal.check_drop(drop_unused_time_slots.unused_for, drop_unused_time_slots.max);
+    before := lock_internal.unused_before(drop_unused_time_slots.unused_for);
+    delete from lock.time_slot
+    where time_slot.task_id = any(array(
+        select oldest.task_id
+        from lock.time_slot as oldest
+        where oldest.unused_since <= before
+          and greatest(lock_internal.utc(oldest.slot_start) + oldest.resolution, lock_internal.utc(oldest.granted_at)) < before
+        order by oldest.unused_since
+        limit drop_unused_time_slots.max
+        for update skip locked
+    ));
+    get diagnostics dropped = row_count;
+    return dropped;
+end;
 $$;
 -- +goose StatementEnd
 
@@ -231,6 +227,7 @@ revoke all on function lock.force_release_time_slot(text, text) from public;
 select lock_internal.end_migration(5, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(5, 'down');
 
 -- functions of time_slot: written by make migration, not by hand

@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(6, 'up');
 
 create table if not exists lock.throttled_resource (
@@ -112,21 +113,40 @@ revoke all on function lock.create_throttled_resource(text, interval) from publi
 -- file: sql/functions/throttle/drop_unused_throttled_resources.sql
 -- +goose StatementBegin
 -- drop_unused_throttled_resources deletes throttled resources whose interval passed long ago.
+--
+-- It finds them as drop_unused_timeouts does.
 create or replace function lock.drop_unused_throttled_resources(
     unused_for  interval,
     max         integer   default 10000
 )
 returns bigint
-language sql
+language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
 as $$
-    select lock_internal.drop_unused(
-        'lock.throttled_resource', 'resource_id',
-        'last_locked at time zone ''UTC'' + throttle_interval',
-        drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max
-    );
+declare
+    before   timestamp;
+    dropped  bigint;
+begin
+    perform lock_internal.check_drop(drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max);
+    before := lock_internal.unused_before(drop_unused_throttled_resources.unused_for);
+    delete from lock.throttled_resource
+    where throttled_resource.resource_id = any(array(
+        select oldest.resource_id
+        from lock.throttled_resource as oldest
+        where oldest.unused_since <= before
+          and lock_internal.utc(oldest.last_locked) + oldest.throttle_interval < before
+        order by oldest.unused_since
+        limit drop_unused_throttled_resources.max
+        for update skip locked
+    ));
+    get diagnostics dropped = row_count;
+    return dropped;
+end;
 $$;
 -- +goose StatementEnd
 
@@ -309,6 +329,7 @@ revoke all on function lock.lock_throttled_resource(text, text) from public;
 select lock_internal.end_migration(6, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(6, 'down');
 
 -- functions of throttle: written by make migration, not by hand

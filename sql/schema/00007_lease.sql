@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(7, 'up');
 
 create table if not exists lock.lease (
@@ -13,7 +14,7 @@ create table if not exists lock.lease (
 );
 
 comment on table lock.lease is
-    'The leases that were granted and neither released nor revoked; one that has expired stays until its permit is needed. Its row is the '
+    'The leases that were granted and not released; one that has expired stays until its permit is needed. Its row is the '
     'fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.';
 
 comment on column lock.lease.token is
@@ -36,7 +37,7 @@ create table if not exists lock.lease_name (
 );
 
 comment on table lock.lease_name is
-    'Every name that ever had a lease, until lock.vacuum_leases forgets it, and the greatest token given on it. Its row is the gate of '
+    'Every name that ever had a lease, until lock.drop_unused_leases forgets it, and the greatest token given on it. Its row is the gate of '
     'all who acquire the name.';
 
 create table if not exists lock.lease_floor (
@@ -50,19 +51,6 @@ comment on table lock.lease_floor is
     'One row: the greatest token of any name that was forgotten. New names start above it.';
 
 insert into lock.lease_floor (token) values (0) on conflict do nothing;
-
-create table if not exists lock.lease_revocation (
-    name        text collate "C"  not null,
-    token       bigint            not null,
-    owner       text              not null,
-    revoked_by  name              not null,
-    revoked_at  timestamptz       not null,
-    reason      text              not null,
-    constraint lease_revocation_pkey primary key (name, token)
-);
-
-comment on table lock.lease_revocation is
-    'What lock.revoke_lease did, for good: rows are the owner''s to delete.';
 
 create or replace view lock.lease_holder as
 select
@@ -119,11 +107,13 @@ revoke all on function lock_internal.check_lease(text, text, interval, integer) 
 
 -- file: sql/functions/lease/add_lease_name.sql
 -- +goose StatementBegin
--- add_lease_name makes the row of a new name and returns its first token, which no lease on this name ever had.
+-- add_lease_name makes the row of a new name and returns its first token, which no lease on this
+-- name ever had.
 --
--- lock.vacuum_leases forgets names, and keeps in lock.lease_floor the greatest token of any of them. Sharing that row until the
--- transaction ends keeps a vacuum from raising it after it was read here; under REPEATABLE READ a floor that is newer than the
--- snapshot is 40001. Vacuum takes the floor before the names, as this does: no deadlock.
+-- lock.drop_unused_leases forgets names, and keeps in lock.lease_floor the greatest token of any of
+-- them. Sharing that row until the transaction ends keeps that from raising it after it was read
+-- here; under REPEATABLE READ a floor that is newer than the snapshot is 40001. It takes the floor
+-- before the names, as this does: no deadlock.
 create or replace function lock_internal.add_lease_name(
     name  text
 )
@@ -158,30 +148,28 @@ revoke all on function lock_internal.add_lease_name(text) from public;
 
 -- file: sql/functions/lease/acquire_lease.sql
 -- +goose StatementBegin
--- acquire_lease grants a lease on a name, with a token greater than every one before; no row when all permits are taken.
+-- acquire_lease grants a lease on a name, with a token greater than every one before; no row when
+-- all permits are taken.
 --
--- The row of lock.lease_name is the gate of all who acquire the name: whoever is granted raises its token. The first statement
--- reads token and leases on one snapshot and grants by itself when a permit is free: if the token is still the same at the gate,
--- nobody was granted in between, and the count holds. Both are read without reference to the row that is updated, so that they keep
--- the snapshot's values should the update have waited; it hardly ever does, because of lock_internal.uncontended. When the permits are taken on
--- that snapshot, nothing is written and nothing waited for.
+-- The row of lock.lease_name is the gate of all who acquire the name: a grant raises its token.
+-- The first statement takes the gate when nobody has it, and counts the permits on its snapshot.
+-- Nobody was granted since, and the count holds, if the token at the gate is still the snapshot's.
+-- Token and count are read apart from the row that is locked, so that they stay the snapshot's when
+-- that row is tested again. A release that the snapshot does not see makes this deny, never grant.
 --
--- Otherwise, and when expired leases are in the way, the last passage waits at the gate and counts behind it, on a snapshot of
--- its own. Under REPEATABLE READ and SERIALIZABLE the snapshot is older, and the gate itself refuses with 40001 if anybody was
--- granted since. A release that a snapshot does not see makes this deny, never grant.
+-- When live leases take the permits, nothing is written and nothing waited for.
 --
--- Who waited for the end of an expired lease waits for the end of the one that takes its place.
+-- Who is left over meets an open transaction at the gate, a new name, or expired leases. The last
+-- passage waits at the gate, and counts behind it on a snapshot and by a clock of its own. Under
+-- REPEATABLE READ and SERIALIZABLE the gate refuses (40001) if anybody was granted since the
+-- snapshot. Who finds no permit left undoes all of it, and so stands in nobody's way.
 --
--- An expired lease frees its permit by being deleted, which needs its row exclusively: while a transaction that has asserted it
--- is open, the row is skipped and its permit counts as taken. That denial writes, and undoes it: only a lock can tell.
+-- An expired lease frees its permit by being deleted. While a transaction that has asserted it is
+-- open, its row is skipped and the permit counts as taken. Who waited for the end of an expired
+-- lease waits for the end of the one in its place.
 --
--- The time is read behind the gate: a wait there may have been long.
---
--- Leases come and go, so that lock.lease can be mostly dead rows. It may have been empty when a plan was made, and a plan is kept:
--- whoever looks for the leases of one name never scans it from end to end.
---
--- Who passed the gate and finds nothing left undoes all of it, so that a denied caller stands in nobody's way. The ttl is added
--- in UTC, where every day has 24 hours.
+-- The ttl is added in UTC, where every day has 24 hours. A plan that is made while lock.lease is
+-- empty is kept, and must not scan it later.
 create or replace function lock.acquire_lease(
     name     text,
     owner    text,
@@ -212,21 +200,22 @@ begin
 
     with gate as (
         update lock.lease_name
-        set token = lease_name.token + 1,
-            granted_at = clock_timestamp()
-        where lease_name.name = acquire_lease.name
-          and lease_name.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
-          and case
-                when not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)
-                then lock_internal.uncontended(lease_name.name)
-              end
-        returning lease_name.token
+        set token = lease_name.token + 1, granted_at = clock_timestamp()
+        where lease_name.name = (
+            select free.name
+            from lock.lease_name as free
+            where free.name = acquire_lease.name
+              and free.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
+              and not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)
+            for no key update skip locked
+        )
+        returning lease_name.token, lease_name.granted_at
     )
     insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
     select
-        acquire_lease.name, gate.token, acquire_lease.owner, gate.now, gate.now,
-        (gate.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
-    from (select gate.token, clock_timestamp() as now from gate) as gate
+        acquire_lease.name, gate.token, acquire_lease.owner, gate.granted_at, gate.granted_at,
+        (gate.granted_at at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
+    from gate
     returning lease.* into granted;
     if found then
         return next granted;
@@ -244,14 +233,12 @@ begin
 
     begin
         update lock.lease_name
-        set token = lease_name.token + 1,
-            granted_at = clock_timestamp()
+        set token = lease_name.token + 1, granted_at = clock_timestamp()
         where lease_name.name = acquire_lease.name
         returning lease_name.token into known;
         if not found then
             known := lock_internal.add_lease_name(acquire_lease.name);
         end if;
-        perform lock_internal.uncontended(acquire_lease.name);
         with expired as (
             delete from lock.lease
             where lease.name = acquire_lease.name
@@ -327,15 +314,18 @@ revoke all on function lock_internal.check_token(text, bigint) from public;
 
 -- file: sql/functions/lease/assert_lease.sql
 -- +goose StatementBegin
--- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to another before it ends.
+-- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to
+-- another before it ends.
 --
--- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so renewals pass while it is held;
--- takeover, release and revocation delete the row. Asserted first, they come after this transaction's end; deleted first, this
--- waits for that transaction's end and finds nothing. The time is read once the lock is held, and an asserted lease may run
--- out before the commit: nobody gets it sooner.
+-- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so
+-- renewals pass while it is held; takeover and release, by force or not, delete the row. Asserted
+-- first, they come after this transaction's end; deleted first, this waits for that transaction's
+-- end and finds nothing. The time is read once the lock is held, and an asserted lease may run out
+-- before the commit: nobody gets it sooner.
 --
--- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired: the second lock tells (40001).
--- A token that the snapshot's counter has not reached was granted after the snapshot: 40001, too.
+-- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired:
+-- the second lock tells (40001). A token that the snapshot's counter has not reached was granted
+-- after the snapshot: 40001, too.
 create or replace function lock.assert_lease(
     name   text,
     token  bigint
@@ -384,10 +374,11 @@ begin
               detail = coalesce(
                   'It expired at ' || expires_at || '.',
                   (
-                      select format('%s revoked it at %s: %s', lease_revocation.revoked_by, lease_revocation.revoked_at, lease_revocation.reason)
-                      from lock.lease_revocation
-                      where lease_revocation.name = assert_lease.name
-                        and lease_revocation.token = assert_lease.token
+                      select format('%s released it by force at %s: %s', forced_release.released_by, forced_release.released_at, forced_release.reason)
+                      from lock.forced_release
+                      where forced_release.id = assert_lease.name
+                        and forced_release.kind = 'lease'
+                        and forced_release.previous -> 'token' = to_jsonb(assert_lease.token)
                   ),
                   'It was released, taken over after it had expired, or never granted.'
               ),
@@ -397,9 +388,9 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.assert_lease(text, bigint) is
-    'A fence: call it in the transaction that writes what the lease protects. It raises LK001 when the lease is lost (expired, released, '
-    'revoked, never granted), and otherwise keeps everybody from getting the lease''s permit until the transaction ends, even when the lease '
-    'expires before that. So nothing is committed by a holder after its successor was granted. Waits only for a transaction that is releasing, revoking or '
+    'A fence: call it in the transaction that writes what the lease protects. It raises LK001 when the lease is lost (expired, released, by '
+    'force or not, never granted), and otherwise keeps everybody from getting the lease''s permit until the transaction ends, even when the lease '
+    'expires before that. So nothing is committed by a holder after its successor was granted. Waits only for a transaction that is releasing or '
     'taking over this lease. Errors: 22004 null, LK001 lost, 40001 under REPEATABLE READ and SERIALIZABLE when '
     'the lease went or came after the snapshot, 25006 read-only.';
 
@@ -407,19 +398,22 @@ revoke all on function lock.assert_lease(text, bigint) from public;
 
 -- file: sql/functions/lease/await_lease.sql
 -- +goose StatementBegin
--- await_lease acquires a lease, or says how long to sleep before asking again, and leaves a mark that makes releases notify.
+-- await_lease acquires a lease, or says how long to sleep before asking again, and leaves a mark
+-- that makes releases notify.
 --
--- The row that it returns is the lease that was granted, or has token 0 and describes the lease whose end frees a permit:
--- with more leases than permits that is not the first to end. When that one had run out before it was asked for, a transaction
--- that asserted it is still open, and nobody can say for how long: the answer is to come back in a ttl, 5 seconds at most.
+-- The row that it returns is the lease that was granted, or has token 0 and describes the lease
+-- whose end frees a permit: with more leases than permits that is not the first to end. When that
+-- one had run out before it was asked for, a transaction that asserted it is still open, and nobody
+-- can say for how long: the answer is to come back in a ttl, 5 seconds at most.
 --
--- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no permit is free, and who ends one
--- of them sees its mark, or deleted it first, and then there is nothing to mark. When all have been marked by others, nothing is
--- written and nothing waited for.
+-- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no
+-- permit is free, and who ends one of them sees its mark, or deleted it first, and then there is
+-- nothing to mark. When all have been marked by others, nothing is written and nothing waited for.
 --
--- It waits for another's transaction, which may be about to end a lease, only when every lease has to go and this one alone is not
--- marked: so it does not oversleep another permit, and has no other lease's row locked, so that nobody who ends two leases in a
--- transaction meets it in a deadlock. What it could not mark otherwise is left to its next call, soon.
+-- It waits for another's transaction, which may be about to end a lease, only when every lease has
+-- to go and this one alone is not marked: so it does not oversleep another permit, and has no other
+-- lease's row locked, so that nobody who ends two leases in a transaction meets it in a deadlock.
+-- What it could not mark otherwise is left to its next call, soon.
 create or replace function lock.await_lease(
     name     text,
     owner    text,
@@ -513,11 +507,90 @@ $$;
 comment on function lock.await_lease(text, text, interval, integer) is
     'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row: the lease that was granted, or token 0 with '
     'the holder, expiry and expires_in of the lease whose end would free a permit. Sleep for expires_in, or until a notification on channel '
-    'lock_lease whose payload is the name, and call it again; listen before the first call. A release or revocation notifies only because of this call. '
-    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released, revoked and renewed '
+    'lock_lease whose payload is the name, and call it again; listen before the first call. A release, by force or not, notifies only because of this call. '
+    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
     'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
 
 revoke all on function lock.await_lease(text, text, interval, integer) from public;
+
+-- file: sql/functions/lease/drop_unused_leases.sql
+-- +goose StatementBegin
+-- drop_unused_leases forgets leases and names that nobody has used for a while; their tokens are
+-- never given again.
+--
+-- The floor is locked first and raised in the same transaction: see add_lease_name. Names are
+-- locked, and their leases looked for once more, on a newer snapshot: one can have been granted
+-- after the first and before the lock, in a transaction that began it long ago.
+create or replace function lock.drop_unused_leases(
+    unused_for  interval,
+    max         integer   default 10000
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    before      timestamptz;
+    idle_names  text[];
+    highest     bigint;
+    forgotten   bigint;
+begin
+    perform lock_internal.check_drop(drop_unused_leases.unused_for, drop_unused_leases.max);
+    before := clock_timestamp() - drop_unused_leases.unused_for;
+
+    perform
+    from lock.lease_floor
+    for update;
+    delete from lock.lease
+    where (lease.name, lease.token) in (
+        select ended.name, ended.token
+        from lock.lease as ended
+        where ended.expires_at < before
+        limit drop_unused_leases.max
+        for update skip locked
+    );
+    select array_agg(idle.name) into idle_names
+    from (
+        select lease_name.name
+        from lock.lease_name
+        where lease_name.granted_at < before
+          and not exists (
+            select
+            from lock.lease
+            where lease.name = lease_name.name
+          )
+        limit drop_unused_leases.max
+        for update of lease_name skip locked
+    ) as idle;
+    with gone as (
+        delete from lock.lease_name
+        where lease_name.name = any(idle_names)
+          and not exists (
+            select
+            from lock.lease
+            where lease.name = lease_name.name
+          )
+        returning lease_name.token
+    )
+    select count(*), max(gone.token) into forgotten, highest
+    from gone;
+    update lock.lease_floor
+    set token = highest
+    where lease_floor.token < highest;
+    return forgotten;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.drop_unused_leases(interval, integer) is
+    'For the schema''s owner. Forgets up to max names (default 10000) on which no lease was granted for unused_for, and none is left, and returns how '
+    'many; leases that expired so long ago go too. New names start with a token above that of every forgotten one. It reads the tables '
+    'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
+    'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
+
+revoke all on function lock.drop_unused_leases(interval, integer) from public;
 
 -- file: sql/functions/lease/notify_lease_waiters.sql
 -- +goose StatementBegin
@@ -545,12 +618,59 @@ comment on function lock_internal.notify_lease_waiters(text) is
 
 revoke all on function lock_internal.notify_lease_waiters(text) from public;
 
+-- file: sql/functions/lease/force_release_lease.sql
+-- +goose StatementBegin
+-- force_release_lease takes a live lease from its holder, and records who did so and why; false
+-- when there is no such lease.
+create or replace function lock.force_release_lease(
+    name    text,
+    token   bigint,
+    reason  text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    previous  lock.lease;
+begin
+    perform lock_internal.check_token(force_release_lease.name, force_release_lease.token);
+    perform lock_internal.check_text(force_release_lease.reason, 'reason');
+    delete from lock.lease
+    where lease.name = force_release_lease.name
+      and lease.token = force_release_lease.token
+      and lease.expires_at > clock_timestamp()
+    returning lease.* into previous;
+    if not found then
+        return false;
+    end if;
+    perform lock_internal.record_forced_release('lease', previous.name, force_release_lease.reason, to_jsonb(previous));
+    if previous.awaited then
+        perform lock_internal.notify_lease_waiters(previous.name);
+    end if;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.force_release_lease(text, bigint, text) is
+    'For the schema''s owner. Takes a live lease (see lock.lease_holder) from its holder and returns true; false when there is no such live lease. '
+    'lock.forced_release records the operator, the reason (1 to 1024 bytes) and the lease with its token. '
+    'From its commit on lock.assert_lease and lock.renew_lease refuse the token. Waits for transactions that have asserted it, so that none of them commits later. '
+    'Errors: 22004 null, 22023 bad name or reason, 40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, '
+    'or somebody began to wait for it, after the snapshot, 25006 read-only.';
+
+revoke all on function lock.force_release_lease(text, bigint, text) from public;
+
 -- file: sql/functions/lease/release_lease.sql
 -- +goose StatementBegin
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
--- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease, and for who is about to mark the
--- row as awaited, and then finds the mark.
+-- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease,
+-- and for who is about to mark the row as awaited, and then finds the mark.
 create or replace function lock.release_lease(
     name   text,
     token  bigint
@@ -584,7 +704,7 @@ $$;
 
 comment on function lock.release_lease(text, bigint) is
     'Gives a lease back and wakes who waits in lock.await_lease for the name; both happen at commit, so it may be the last statement of '
-    'the work''s own transaction. Returns false when the lease was lost before: expired, released or revoked. Waits for other transactions that called '
+    'the work''s own transaction. Returns false when the lease was lost before: expired, or released. Waits for other transactions that called '
     'lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 under REPEATABLE READ and SERIALIZABLE when '
     'the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
 
@@ -592,10 +712,12 @@ revoke all on function lock.release_lease(text, bigint) from public;
 
 -- file: sql/functions/lease/renew_lease.sql
 -- +goose StatementBegin
--- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal undoes.
+-- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal
+-- undoes.
 --
--- It changes no key, so it waits neither for transactions that have asserted the lease (for key share) nor they for it.
--- The time is read again once the row is locked: a lease that ran out during a wait is lost like any other.
+-- It changes no key, so it waits neither for transactions that have asserted the lease (for key
+-- share) nor they for it. The time is read again once the row is locked: a lease that ran out
+-- during a wait is lost like any other.
 create or replace function lock.renew_lease(
     name   text,
     token  bigint,
@@ -635,150 +757,21 @@ $$;
 
 comment on function lock.renew_lease(text, bigint, interval) is
     'Lets a lease end ttl from now, which may be sooner than before. Returns false when the lease is lost: expired (even when nobody '
-    'else has it yet), released or revoked; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
+    'else has it yet), or released; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
     'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost, or somebody began to wait for it, after the '
     'snapshot, 25006 read-only.';
 
 revoke all on function lock.renew_lease(text, bigint, interval) from public;
-
--- file: sql/functions/lease/revoke_lease.sql
--- +goose StatementBegin
--- revoke_lease takes a lease from its holder and records who did it, when and why; false when there is no such lease.
-create or replace function lock.revoke_lease(
-    name    text,
-    token   bigint,
-    reason  text
-)
-returns boolean
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-as $$
-declare
-    gone  lock.lease;
-begin
-    perform lock_internal.check_token(revoke_lease.name, revoke_lease.token);
-    perform lock_internal.check_text(revoke_lease.reason, 'reason');
-    delete from lock.lease
-    where lease.name = revoke_lease.name
-      and lease.token = revoke_lease.token
-      and lease.expires_at > clock_timestamp()
-    returning lease.* into gone;
-    if not found then
-        return false;
-    end if;
-    insert into lock.lease_revocation (name, token, owner, revoked_by, revoked_at, reason)
-    values (gone.name, gone.token, gone.owner, session_user, clock_timestamp(), revoke_lease.reason);
-    if gone.awaited then
-        perform lock_internal.notify_lease_waiters(gone.name);
-    end if;
-    return true;
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock.revoke_lease(text, bigint, text) is
-    'For the schema''s owner. Takes a live lease (see lock.lease_holder) from its holder and records it in lock.lease_revocation with the session''s user, the '
-    'time and reason. From its commit on lock.assert_lease and lock.renew_lease refuse the token; it waits for transactions that have '
-    'asserted it, so that none of them commits later. Returns false when there is no such live lease. Errors: 22004 null, 22023 bad name or reason, '
-    '40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
-
-revoke all on function lock.revoke_lease(text, bigint, text) from public;
-
--- file: sql/functions/lease/vacuum_leases.sql
--- +goose StatementBegin
--- vacuum_leases forgets leases and names that nobody has used for a while; their tokens are never given again.
---
--- The floor is locked first and raised in the same transaction: see add_lease_name. Names are locked, and their leases looked for once
--- more, on a newer snapshot: one can have been granted after the first and before the lock, in a transaction that began it long ago.
-create or replace function lock.vacuum_leases(
-    older_than  interval,
-    max         integer   default 10000
-)
-returns bigint
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    before      timestamptz;
-    idle_names  text[];
-    highest     bigint;
-    forgotten   bigint;
-begin
-    perform lock_internal.check_interval(vacuum_leases.older_than, 'older_than', false);
-    perform lock_internal.check_max(vacuum_leases.max);
-    before := clock_timestamp() - vacuum_leases.older_than;
-
-    perform
-    from lock.lease_floor
-    for update;
-    delete from lock.lease
-    where (lease.name, lease.token) in (
-        select ended.name, ended.token
-        from lock.lease as ended
-        where ended.expires_at < before
-        limit vacuum_leases.max
-        for update skip locked
-    );
-    select array_agg(idle.name) into idle_names
-    from (
-        select lease_name.name
-        from lock.lease_name
-        where lease_name.granted_at < before
-          and not exists (
-            select
-            from lock.lease
-            where lease.name = lease_name.name
-          )
-        limit vacuum_leases.max
-        for update of lease_name skip locked
-    ) as idle;
-    with gone as (
-        delete from lock.lease_name
-        where lease_name.name = any(idle_names)
-          and not exists (
-            select
-            from lock.lease
-            where lease.name = lease_name.name
-          )
-        returning lease_name.token
-    )
-    select count(*), max(gone.token) into forgotten, highest
-    from gone;
-    update lock.lease_floor
-    set token = highest
-    where lease_floor.token < highest;
-    return forgotten;
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock.vacuum_leases(interval, integer) is
-    'For the schema''s owner. Forgets up to max names (default 10000) on which no lease was granted for older_than and none is left, and returns how '
-    'many; leases that expired so long ago go too. New names start with a token above that of every forgotten one. It reads the tables '
-    'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
-    'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
-
-revoke all on function lock.vacuum_leases(interval, integer) from public;
 
 -- end of functions
 
 select lock_internal.end_migration(7, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(7, 'down');
 
 -- functions of lease: written by make migration, not by hand
-
--- gone: sql/functions/lease/vacuum_leases.sql
-drop function if exists lock.vacuum_leases(interval, integer);
-
--- gone: sql/functions/lease/revoke_lease.sql
-drop function if exists lock.revoke_lease(text, bigint, text);
 
 -- gone: sql/functions/lease/renew_lease.sql
 drop function if exists lock.renew_lease(text, bigint, interval);
@@ -786,8 +779,14 @@ drop function if exists lock.renew_lease(text, bigint, interval);
 -- gone: sql/functions/lease/release_lease.sql
 drop function if exists lock.release_lease(text, bigint);
 
+-- gone: sql/functions/lease/force_release_lease.sql
+drop function if exists lock.force_release_lease(text, bigint, text);
+
 -- gone: sql/functions/lease/notify_lease_waiters.sql
 drop function if exists lock_internal.notify_lease_waiters(text);
+
+-- gone: sql/functions/lease/drop_unused_leases.sql
+drop function if exists lock.drop_unused_leases(interval, integer);
 
 -- gone: sql/functions/lease/await_lease.sql
 drop function if exists lock.await_lease(text, text, interval, integer);
@@ -810,7 +809,6 @@ drop function if exists lock_internal.check_lease(text, text, interval, integer)
 -- end of functions
 
 drop view if exists lock.lease_holder;
-drop table if exists lock.lease_revocation;
 drop table if exists lock.lease_floor;
 drop table if exists lock.lease_name;
 drop table if exists lock.lease;

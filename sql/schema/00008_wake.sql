@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(8, 'up');
 
 -- Whoever asks for lines asks for those that count: so dead entries, which an old snapshot keeps, are read for as long as a line lasts at most.
@@ -229,6 +230,7 @@ revoke all on function lock_internal.wake(text, text) from public;
 select lock_internal.end_migration(8, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(8, 'down');
 
 -- functions of wake: written by make migration, not by hand

@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(9, 'up');
 
 -- There is no create type if not exists, and sqlc reads no blocks: a type that is there already steps aside, and comes back.
@@ -980,6 +981,7 @@ revoke all on function lock.settle_and_capture(text[], bigint[], text[], integer
 select lock_internal.end_migration(9, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(9, 'down');
 
 -- functions of task: written by make migration, not by hand

@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(10, 'up');
 
 -- +goose StatementBegin
@@ -29,11 +30,11 @@ create table if not exists lock.request (
     process_id      uuid,
     message         text,
     attempts        integer              not null default 0,
-    head            boolean              not null,
     available_at    timestamptz,
-    created_at      timestamptz          not null default clock_timestamp(),
+    created_at      timestamptz          not null,
     started_at      timestamptz,
     settled_at      timestamptz,
+    failed          boolean              not null generated always as (request_status = 'error') stored,
     constraint request_pkey primary key (request_id)
 );
 
@@ -53,29 +54,34 @@ comment on column lock.request.message is
 comment on column lock.request.attempts is
     'How often it was settled or put back; a worker''s rollback or death does not count.';
 
-comment on column lock.request.head is
-    'Whether the entity is found in the queue by this request; the others follow it. Kept by lock_internal.add_request, lock.capture_request and lock.settle_request.';
-
 comment on column lock.request.available_at is
     'Put back to be tried again not before this time; its entity waits as long. Null: at once.';
+
+comment on column lock.request.created_at is
+    'Set by the trigger that checks a new request. Leave it out: a new request that comes with it is taken as checked, and wakes nobody.';
 
 comment on column lock.request.started_at is
     'When it was captured by the worker that settled it.';
 
--- See lock_internal.add_request for why one says head and the other head >= true.
-create index if not exists request_queue_id_head_request_id_idx
-    on lock.request (queue_id, head, request_id)
-    where head;
+comment on column lock.request.failed is
+    'Whether it ended in error. Indexed in place of the status, so that capturing a request, which changes that, changes no index.';
 
-create index if not exists request_queue_id_entity_id_head_request_id_idx
-    on lock.request (queue_id, entity_id, head, request_id)
-    where settled_at is null or head >= true;
+-- The entity's outstanding requests.
+create index if not exists request_queue_id_entity_id_request_id_idx
+    on lock.request (queue_id, entity_id, request_id)
+    where settled_at is null;
+
+-- The queue. What is outstanding has not failed: saying so keeps the planner from reading an entity's requests by this index.
+create index if not exists request_queue_id_request_id_idx
+    on lock.request (queue_id, request_id)
+    where settled_at is null and not failed;
 
 create unique index if not exists request_one_create
     on lock.request (queue_id, entity_id)
-    where request_type = 'create';
+    where request_type = 'create' and not failed;
 
-create index if not exists request_queue_id_entity_id_request_id_idx
+-- The entity's history.
+create index if not exists request_queue_id_entity_id_request_id_settled_idx
     on lock.request (queue_id, entity_id, request_id)
     where settled_at is not null;
 
@@ -84,26 +90,15 @@ create index if not exists request_settled_at_idx
     where settled_at is not null;
 
 create table if not exists lock.request_batch (
+    process_id   uuid              not null,
     queue_id     text collate "C"  not null,
     entity_id    text collate "C"  not null,
-    process_id   uuid              not null,
     request_ids  bigint[]          not null,
-    heads        bigint[]          not null,
-    free         bigint[]          not null,
-    constraint request_batch_pkey primary key (queue_id, entity_id)
+    constraint request_batch_pkey primary key (process_id, queue_id, entity_id)
 );
 
 comment on table lock.request_batch is
     'Internal: what is captured and not yet settled. Rows live inside one worker''s transaction, and are never committed.';
-
-comment on column lock.request_batch.heads is
-    'The entity''s heads that the worker has locked.';
-
-comment on column lock.request_batch.free is
-    'Those of them that no open producer counts on, so that they can be taken off the queue.';
-
-create index if not exists request_batch_process_id_idx
-    on lock.request_batch (process_id);
 
 create table if not exists lock.settled_process (
     process_id  uuid  not null,
@@ -132,36 +127,25 @@ $$;
 
 -- file: sql/functions/request/add_request.sql
 -- +goose StatementBegin
--- add_request completes a new request: checks its ids, decides whether it is a head, and wakes the idle workers of its queue.
+-- add_request completes a new request: checks its ids, and wakes the idle workers of its queue.
 --
--- A request that finds a head of its entity becomes a follower, and locks that head for key share until it is committed.
--- A worker takes a head off the queue only when it could lock it for update: that fails while an uncommitted follower counts
--- on it, and what counted on it before is committed and found. A producer that meets such a lock, or finds on a newer
--- snapshot that the head is one no more, makes its own request a head. So nobody ever waits, neither producers nor workers.
--- Two heads of one entity do no harm; an entity without any would be lost. Where the snapshot can be old every request is
--- a head.
---
--- Two spellings of one condition: "head" reads the index of the queue's order, "head >= true" the index by entity. Neither
--- query can be planned on the other's index, whatever the statistics say.
+-- Producers look at nobody: neither at other requests nor at workers. What they commit is found by the next search.
 create or replace function lock_internal.add_request()
 returns trigger
 language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
 as $$
-declare
-    leader  bigint;
 begin
     if new.entity_id is null or new.entity_id = '' or octet_length(new.entity_id) > 1024 then
         perform lock_internal.check_id(new.entity_id, 'entity_id');
     elsif new.queue_id is null or new.queue_id = '' or octet_length(new.queue_id) > 1024 then
         perform lock_internal.check_id(new.queue_id, 'queue_id');
     end if;
+    new.created_at := coalesce(new.created_at, clock_timestamp());
 
     if new.request_status in ('complete', 'error') then
-        new.head := false;
         new.settled_at := coalesce(new.settled_at, clock_timestamp());
         return new;
     elsif new.request_status <> 'new' or new.settled_at is not null or new.process_id is not null then
@@ -169,29 +153,7 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = 'Leave request_status, process_id and settled_at out; or, for a piece of history, insert it as complete or error.';
     end if;
-
-    if current_setting('transaction_isolation') = 'read committed' then
-        select request.request_id
-        into leader
-        from lock.request
-        where request.queue_id = new.queue_id
-          and request.entity_id = new.entity_id
-          and request.head >= true
-        limit 1
-        for key share skip locked;
-        new.head := leader is null or not exists (
-            select
-            from lock.request
-            where request.request_id = leader
-              and request.head
-        );
-    else
-        new.head := true;
-    end if;
-
-    if current_setting('lock.woken', true) is distinct from 'lock_request ' || new.queue_id then
-        perform lock_internal.wake('lock_request', new.queue_id);
-    end if;
+    perform lock_internal.wake('lock_request', new.queue_id);
     return new;
 end;
 $$;
@@ -202,100 +164,77 @@ comment on function lock_internal.add_request() is
 
 revoke all on function lock_internal.add_request() from public;
 
--- file: sql/functions/request/retire_heads.sql
+-- file: sql/functions/request/entity_number.sql
 -- +goose StatementBegin
--- retire_heads takes settled heads that are free off the queue, and makes the oldest outstanding request a head.
---
--- The caller holds the entity, and locked the heads for update before this function's snapshots: so everything that counted
--- on them is seen here.
-create or replace function lock_internal.retire_heads(
+-- entity_number is the number of an entity's lock: 64 bits, of a seed that is nobody else's ('requests' in ASCII).
+create or replace function lock_internal.entity_number(
     queue_id   text,
-    entity_id  text,
-    heads      bigint[]
+    entity_id  text
 )
-returns void
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
+returns bigint
+language sql
+immutable
+parallel safe
 as $$
-declare
-    oldest  bigint;
-begin
-    update lock.request
-    set head = false
-    where request.request_id = any (retire_heads.heads)
-      and request.head
-      and request.settled_at is not null;
-
-    -- Sorted as the index by entity is, so that no other can be chosen for its order.
-    select follower.request_id
-    into oldest
-    from lock.request as follower
-    where follower.queue_id = retire_heads.queue_id
-      and follower.entity_id = retire_heads.entity_id
-      and follower.settled_at is null
-      and not follower.head
-      and follower.request_status = 'new'
-    order by follower.head, follower.request_id
-    limit 1;
-    if found and not exists (
-        select
-        from lock.request
-        where request.queue_id = retire_heads.queue_id
-          and request.entity_id = retire_heads.entity_id
-          and request.head >= true
-          and request.settled_at is null
-          and request.request_id < oldest
-    ) then
-        update lock.request
-        set head = true
-        where request.request_id = oldest;
-    end if;
-end;
+    select pg_catalog.hashtextextended(entity_number.entity_id, pg_catalog.hashtextextended(entity_number.queue_id, 8243119441998738547));
 $$;
 -- +goose StatementEnd
 
-comment on function lock_internal.retire_heads(text, text, bigint[]) is
-    'Takes settled heads off the queue and puts the entity''s oldest outstanding request there. See lock_internal.add_request.';
+comment on function lock_internal.entity_number(text, text) is
+    'The number of the lock that whoever works on an entity holds.';
 
-revoke all on function lock_internal.retire_heads(text, text, bigint[]) from public;
+revoke all on function lock_internal.entity_number(text, text) from public;
+
+-- file: sql/functions/request/try_entity.sql
+-- +goose StatementBegin
+-- try_entity takes the lock of an entity until the transaction ends, if nobody else has it; never waits.
+--
+-- Whoever works on an entity holds this lock. Producers never ask for it. The number is a hash: two entities with one number
+-- are not worked on at once, which costs time and nothing else. It is in the space of two integers, so it is no key's.
+create or replace function lock_internal.try_entity(
+    queue_id   text,
+    entity_id  text
+)
+returns boolean
+language sql
+volatile
+as $$
+    select case
+        when lock.engine() = 'advisory' then pg_catalog.pg_try_advisory_xact_lock(
+            (lock_internal.entity_number(try_entity.queue_id, try_entity.entity_id) >> 32)::integer,
+            lock_internal.entity_number(try_entity.queue_id, try_entity.entity_id)::bit(32)::integer
+        )
+        else lock_internal.hold_row(
+            lock_internal.entity_number(try_entity.queue_id, try_entity.entity_id),
+            'request ' || try_entity.queue_id || ' ' || try_entity.entity_id,
+            shared => false,
+            wait => interval '0'
+        )
+    end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock_internal.try_entity(text, text) is
+    'Takes the lock of an entity until the transaction ends, or says that somebody else has it. Re-entrant. Never waits.';
+
+revoke all on function lock_internal.try_entity(text, text) from public;
 
 -- file: sql/functions/request/capture_request.sql
 -- +goose StatementBegin
 -- capture_request takes the next work of a queue for the caller's transaction: one entity's create, or all its updates.
 --
--- An entity stands in the queue where its oldest head stands; its followers are not looked at, however many they are. Who
--- holds an entity has locked all its heads. A head that appears later is committed by a producer that did not see the
--- others, so a lock alone proves nothing: it counts when a snapshot newer than the locks shows no head but the locked ones.
--- Of two who think they hold one entity, the later has then seen a head of the earlier, which it cannot have locked.
--- request_batch's primary key would refuse the second one in any case.
+-- A worker has an entity when it holds the entity's lock (lock_internal.try_entity), until its transaction ends. Only it
+-- settles. So what a statement after the lock sees outstanding is outstanding: whoever had the lock before has committed by
+-- then, and that statement's snapshot is newer. This takes READ COMMITTED: elsewhere the snapshot is older than the lock.
+-- Producers insert and look at nothing. What they commit after that snapshot is in nobody's batch: the next capture has it.
+-- The walk's snapshot is older than the lock, so a worker may get the lock of an entity that another has just settled. It
+-- gives it back, by the end of the inner block, which is a subtransaction: else the entity's next requests would wait for a
+-- transaction that does not work on them. It does the same for an entity of which something was put back until later, and
+-- for one that this transaction has captured already.
+-- An operator who settles a request by hand is waited for, and what was settled meanwhile is left out.
 --
--- READ COMMITTED: each statement below has a snapshot of its own, and a head that changed while the search met it is judged
--- by its newest version. REPEATABLE READ and SERIALIZABLE: who worked on the entity since the snapshot has changed a head
--- that the snapshot shows, and that raises 40001.
---
--- Every head that no open producer counts on is then locked for update: from there on a producer makes its request a head
--- of its own, and what counted on this one is committed and seen by the statements below. It can be taken off the queue. The
--- others stay, settled as they may be, so that the entity is found again for what those producers commit. This needs
--- snapshots newer than the lock: elsewhere every head stays. A head must not be updated between the two locks: PostgreSQL
--- waits for a lock on a newer version of a row even where it is told to skip. So once this transaction has settled a head
--- that stays, it keeps all it captures (lock.heads_kept).
---
--- So a head may have been settled long ago, and nothing be left to do. When it is free by now it is taken off here.
---
--- Heads and the create may be committed until the very snapshot that the updates are taken on. A head that is not locked is
--- left, because others may count on it and only its lock would tell, and so is all behind it that may count on it; and before a
--- create nothing is taken. The next capture has them.
---
--- An entity that was passed over stays locked until the transaction ends, since there is no other way to look at it: when it was free
--- but for a moment, the others find it that much later. This takes a head that is committed late, with a lower number than others.
---
--- What was put back makes the whole entity wait: its heads say until when, and a head that came later does not overrule them.
---
--- Without statistics the planner takes the backlog for two rows, and would gladly read and sort them: hence index scans only.
+-- The row comparison leaves only one index that has the order: without statistics the planner would take the primary key.
+-- For the same reason only the walk says "not failed", and the update looks at the status: see the indexes of lock.request.
 create or replace function lock.capture_request(
     process_id  uuid,
     after       bigint  default 0,
@@ -308,19 +247,13 @@ security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
-    newest   constant boolean := current_setting('transaction_isolation') = 'read committed'
-                                 and current_setting('lock.heads_kept', true) is distinct from 'true';
-    line     bigint := capture_request.after;
-    entity   text;
-    first    bigint;
-    others   bigint[];
-    passed   boolean;
-    locked   bigint[];
-    free     bigint[] := array[]::bigint[];
-    created  record;
-    taken    bigint[];
+    isolation  text := current_setting('transaction_isolation');
+    candidate  record;
+    met        text[] := array[]::text[];
+    taken      bigint[];
 begin
     if capture_request.process_id is null or capture_request.after is null then
         raise exception '% must not be null', case when capture_request.process_id is null then 'process_id' else 'after' end
@@ -330,160 +263,87 @@ begin
         perform lock_internal.check_id(capture_request.queue_id, 'queue_id');
     end if;
     perform lock_internal.check_primary();
+    if lock_internal.is_yugabyte() and to_regproc('yb_get_effective_transaction_isolation_level') is not null then
+        execute format('select %s()', to_regproc('yb_get_effective_transaction_isolation_level')) into isolation;
+    end if;
+    if isolation not in ('read committed', 'read uncommitted') then
+        raise exception 'requests are captured under READ COMMITTED, and this transaction is %', upper(isolation)
+            using errcode = 'invalid_transaction_state',
+                  hint = 'Begin it with: begin isolation level read committed. On YugabyteDB enable yb_enable_read_committed_isolation.';
+    end if;
 
+    for candidate in
+        select request.entity_id
+        from lock.request
+        where (request.queue_id, request.request_id) > (capture_request.queue_id, capture_request.after)
+          and request.queue_id <= capture_request.queue_id
+          and request.settled_at is null
+          and not request.failed
+          and request.request_status = 'new'
+          and (request.available_at is null or request.available_at <= clock_timestamp())
+        order by request.queue_id, request.request_id
     loop
-        select candidate.request_id, candidate.entity_id
-        into first, entity
-        from lock.request as candidate
-        where candidate.queue_id = capture_request.queue_id
-          and candidate.head
-          and candidate.request_id > line
-          and (candidate.available_at is null or candidate.available_at <= clock_timestamp())
-          and candidate.request_id <= (
-            select oldest.request_id
-            from lock.request as oldest
-            where oldest.queue_id = candidate.queue_id
-              and oldest.entity_id = candidate.entity_id
-              and oldest.head >= true
-            order by oldest.head, oldest.request_id
-            limit 1
-        )
-        order by candidate.head, candidate.request_id
-        limit 1
-        for no key update of candidate skip locked;
-        if not found then
-            return;
-        end if;
-        line := first;
-
-        select array_agg(request.request_id) filter (where request.request_id <> first),
-               coalesce(bool_or(request.available_at > clock_timestamp()), false) or exists (
-                select
-                from lock.request_batch
-                where request_batch.queue_id = capture_request.queue_id
-                  and request_batch.entity_id = entity
-               )
-        into others, passed
-        from lock.request
-        where request.queue_id = capture_request.queue_id
-          and request.entity_id = entity
-          and request.head >= true;
-        continue when passed;
-        locked := array[first];
-        if others is not null then
-            select array_agg(other.request_id)
-            into others
-            from (
-                select request.request_id
-                from lock.request
-                where request.request_id = any (others)
-                  and request.head
-                for no key update skip locked
-            ) as other;
-            locked := locked || others;
-            continue when (
-                select count(*)
-                from lock.request
-                where request.queue_id = capture_request.queue_id
-                  and request.entity_id = entity
-                  and request.head >= true
-            ) <> cardinality(locked);
-        end if;
-
-        if newest then
-            free := array(
-                select request.request_id
-                from lock.request
-                where request.request_id = any (locked)
-                for update skip locked
-            );
-        end if;
-
-        -- The unique index has one create an entity; without settled_at in the condition no other index will do.
-        select request.request_id, request.settled_at is null and (not request.head or request.request_id = any (locked)) as outstanding
-        into created
-        from lock.request
-        where request.queue_id = capture_request.queue_id
-          and request.entity_id = entity
-          and request.request_type = 'create';
-        if created.outstanding then
-            update lock.request
-            set request_status = 'in-progress',
-                process_id = capture_request.process_id,
-                started_at = clock_timestamp(),
-                head = false
-            where request.request_id = created.request_id
-              and request.settled_at is null;
-            if found then
-                taken := array[created.request_id];
+        continue when candidate.entity_id = any (met);
+        met := met || candidate.entity_id;
+        begin
+            continue when not lock_internal.try_entity(capture_request.queue_id, candidate.entity_id);
+            select coalesce(array_agg(request.request_id) filter (where request.request_type = 'create'), array_agg(request.request_id))
+            into taken
+            from lock.request
+            where request.queue_id = capture_request.queue_id
+              and request.entity_id = candidate.entity_id
+              and request.settled_at is null
+            having bool_and(request.request_status = 'new' and (request.available_at is null or request.available_at <= clock_timestamp()));
+            if not found then
+                raise no_data_found;
             end if;
-        else
-            with moved as (
+        exception
+            when no_data_found then
+                continue;
+        end;
+
+        return query
+            with captured as (
                 update lock.request
                 set request_status = 'in-progress',
                     process_id = capture_request.process_id,
-                    started_at = clock_timestamp(),
-                    head = false
-                where request.queue_id = capture_request.queue_id
-                  and request.entity_id = entity
-                  and request.settled_at is null
-                  and request.request_type = 'update'
-                  and (request.request_id = any (locked) or request.request_id < coalesce(
-                    (
-                        select min(late.request_id)
-                        from lock.request as late
-                        where late.queue_id = capture_request.queue_id
-                          and late.entity_id = entity
-                          and late.head >= true
-                          and late.settled_at is null
-                          and late.request_id <> all (locked)
-                    ),
-                    9223372036854775807
-                  ))
-                  and (
-                    select late.settled_at is null
-                    from lock.request as late
-                    where late.queue_id = capture_request.queue_id
-                      and late.entity_id = entity
-                      and late.request_type = 'create'
-                  ) is not true
-                returning request.request_id
+                    started_at = clock_timestamp()
+                where request.request_id = any (taken)
+                  and request.request_status = 'new'
+                returning request.*
+            ), batch as (
+                insert into lock.request_batch (process_id, queue_id, entity_id, request_ids)
+                select capture_request.process_id, capture_request.queue_id, candidate.entity_id, array_agg(captured.request_id)
+                from captured
+                having count(*) > 0
             )
-            select array_agg(moved.request_id order by moved.request_id)
-            into taken
-            from moved;
-        end if;
-        exit when taken is not null;
-
-        if free <> '{}' then
-            perform lock_internal.retire_heads(capture_request.queue_id, entity, free);
+            select *
+            from captured
+            order by captured.request_id;
+        if found then
+            return;
         end if;
     end loop;
-
-    insert into lock.request_batch (queue_id, entity_id, process_id, request_ids, heads, free)
-    values (capture_request.queue_id, entity, capture_request.process_id, taken, locked, free);
-    return query
-        select *
-        from lock.request
-        where request.request_id = any (taken)
-        order by request.request_id;
 end;
 $$;
 -- +goose StatementEnd
 
 comment on function lock.capture_request(uuid, bigint, text) is
-    'Takes the first work of the queue that nobody else has, in the order of the entities'' oldest requests, passing over those whose oldest is '
-    'not greater than after: an entity''s outstanding create alone, or else all its outstanding updates, oldest first, as in-progress for '
-    'process_id. No row: nothing can be had now. Never waits; what others work on is skipped here. The entity is the caller''s until its '
+    'Takes the first work of the queue that nobody else has, in the order of the outstanding requests behind the line after: the create of '
+    'that request''s entity alone, or else all its outstanding updates, oldest first, as in-progress for process_id. No row: nothing can be had '
+    'now. Never waits; what others work on, and what is put back until later, is skipped here. The entity is the caller''s until its '
     'transaction ends, and that transaction must call lock.settle_request before it commits (23503 settle_request_before_commit); rolled '
-    'back, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25006 read-only, 40001 (REPEATABLE READ, '
-    'SERIALIZABLE, YugabyteDB: retry the transaction). After the lock state machine of a spreadsheet service; see docs/request.md.';
+    'back, also to a savepoint, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not READ COMMITTED, '
+    '25006 read-only. After the lock state machine of a spreadsheet service; see docs/request.md.';
 
 revoke all on function lock.capture_request(uuid, bigint, text) from public;
 
 -- file: sql/functions/request/enqueue.sql
 -- +goose StatementBegin
 -- enqueue adds a request to a queue and returns its id; it counts when the caller's transaction commits.
+--
+-- A create looks first, because the insert of a second one would wait for the worker of the first. Two that are made at the
+-- same time do not see each other, and then one waits for the other's transaction.
 create or replace function lock.enqueue(
     request_type  text,
     entity_id     text,
@@ -515,15 +375,24 @@ begin
         returning request.request_id into added;
         return added;
     end if;
-    insert into lock.request (request_type, entity_id, payload, queue_id)
-    values ('create', enqueue.entity_id, enqueue.payload, enqueue.queue_id)
-    on conflict (queue_id, entity_id) where request_type = 'create' do nothing
-    returning request.request_id into added;
-    if not found then
+    if not exists (
+        select
+        from lock.request
+        where request.queue_id = enqueue.queue_id
+          and request.entity_id = enqueue.entity_id
+          and request.request_type = 'create'
+          and not request.failed
+    ) then
+        insert into lock.request (request_type, entity_id, payload, queue_id)
+        values ('create', enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+        on conflict (queue_id, entity_id) where request_type = 'create' and not failed do nothing
+        returning request.request_id into added;
+    end if;
+    if added is null then
         raise exception 'entity % of queue % has a create already', enqueue.entity_id, enqueue.queue_id
             using errcode = 'unique_violation',
                   constraint = 'request_one_create',
-                  hint = 'An entity has one create, settled or not, until it is purged: enqueue an update, or see lock.request_history.';
+                  hint = 'An entity has one create until that is in error or purged: enqueue an update, or see lock.request_history.';
     end if;
     return added;
 end;
@@ -534,39 +403,9 @@ comment on function lock.enqueue(text, text, jsonb, text) is
     'Adds a request, create or update, for an entity (1 to 1024 bytes) to a queue, and returns its id. It is part of the caller''s '
     'transaction: rolled back, it never was. Never waits for workers, and not for other producers, except a second create of one entity '
     'for the first''s transaction. Workers that idle are woken at commit. Errors: 22004 null, 22023 bad type or id, 23505 the entity '
-    'has a create already, settled or not (40001 under REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a spreadsheet service; see docs/request.md.';
+    'has a create already that is not in error (40001 under REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a spreadsheet service; see docs/request.md.';
 
 revoke all on function lock.enqueue(text, text, jsonb, text) from public;
-
--- file: sql/functions/request/pass_on_head.sql
--- +goose StatementBegin
--- pass_on_head makes an entity's oldest outstanding request a head when one of its heads is deleted.
---
--- The delete has waited for everybody who counts on the head, and nobody can any more. To see what they committed takes a
--- snapshot newer than that.
-create or replace function lock_internal.pass_on_head()
-returns trigger
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        raise exception 'request % may stand for others, which this snapshot does not show', old.request_id
-            using errcode = 'object_not_in_prerequisite_state',
-                  hint = 'Delete under READ COMMITTED, or what is settled alone: lock.purge_requests.';
-    end if;
-    perform lock_internal.retire_heads(old.queue_id, old.entity_id, array[]::bigint[]);
-    return null;
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock_internal.pass_on_head() is
-    'The trigger that hands the followers of a deleted head on. Error: 55000 unless READ COMMITTED.';
-
-revoke all on function lock_internal.pass_on_head() from public;
 
 -- file: sql/functions/request/purge_requests.sql
 -- +goose StatementBegin
@@ -593,7 +432,6 @@ begin
         select old.request_id
         from lock.request as old
         where old.settled_at < clock_timestamp() - purge_requests.older_than
-          and not old.head
         order by old.settled_at
         limit purge_requests.max
         for update skip locked
@@ -650,19 +488,7 @@ begin
                 where request.queue_id = request_history.queue_id
                   and request.entity_id = request_history.entity_id
                   and request.settled_at is null
-                  and not request.head
-                order by request.head desc, request.request_id desc
-                limit request_history.max
-            )
-            union all
-            (
-                select *
-                from lock.request
-                where request.queue_id = request_history.queue_id
-                  and request.entity_id = request_history.entity_id
-                  and request.settled_at is null
-                  and request.head >= true
-                order by request.head desc, request.request_id desc
+                order by request.request_id desc
                 limit request_history.max
             )
         ) as newest
@@ -683,10 +509,8 @@ revoke all on function lock.request_history(text, text, integer) from public;
 -- +goose StatementBegin
 -- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
 --
--- Only what was captured is settled: a request that came later is not in request_batch. The heads that capture_request found
--- free are heads no more; the others stay, settled as they are. Those that are not in the batch are written unchanged, so that
--- whoever captures the entity on a snapshot from before meets a change, and gets 40001. A delay is for the whole entity, so
--- all its heads get it.
+-- Nobody interleaves: the transaction holds the entities' locks. A request that came later is not in request_batch. What is
+-- put back until later makes its whole entity wait: capture_request looks at all that is outstanding of it.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -700,14 +524,13 @@ security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
+set plan_cache_mode = force_generic_plan
 as $$
 declare
-    batch    record;
-    kept     boolean;
+    ended    constant timestamptz := case when settle_request.status <> 'new' then clock_timestamp() end;
+    ids      bigint[];
     until    timestamptz;
-    ended    timestamptz;
-    moved    bigint;
-    settled  bigint := 0;
+    settled  bigint;
 begin
     if settle_request.process_id is null or settle_request.status is null then
         raise exception '% must not be null', case when settle_request.process_id is null then 'process_id' else 'status' end
@@ -726,56 +549,31 @@ begin
         end if;
     end if;
 
-    for batch in
+    with batch as (
         delete from lock.request_batch
         where request_batch.process_id = settle_request.process_id
-        returning request_batch.*
-    loop
-        kept := cardinality(batch.free) < cardinality(batch.heads);
-        if kept then
-            perform set_config('lock.heads_kept', 'true', true);
-        end if;
-        if settle_request.status = 'new' then
-            if settle_request.delay > interval '0' then
-                until := (lock_internal.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
-                update lock.request
-                set available_at = until
-                where request.request_id = any (batch.heads)
-                  and request.request_status <> 'in-progress';
-            end if;
-            update lock.request
-            set request_status = 'new',
-                process_id = null,
-                started_at = null,
-                attempts = request.attempts + 1,
-                message = settle_request.message,
-                available_at = until,
-                head = request.request_id in (select unnest(batch.heads))
-            where request.request_id = any (batch.request_ids);
-            get diagnostics moved = row_count;
-        else
-            ended := clock_timestamp();
-            update lock.request
-            set request_status = settle_request.status::lock.request_status,
-                settled_at = ended,
-                attempts = request.attempts + 1,
-                message = settle_request.message,
-                head = kept and request.request_id in (select unnest(batch.heads) except select unnest(batch.free))
-            where request.request_id = any (batch.request_ids);
-            get diagnostics moved = row_count;
-            if batch.heads <> batch.request_ids[1:1] then
-                update lock.request
-                set head = request.head
-                where request.request_id = any (array(select unnest(batch.heads) except select unnest(batch.request_ids)))
-                  and not (request.settled_at is not null and request.request_id = any (batch.free));
-                if found then
-                    perform set_config('lock.heads_kept', 'true', true);
-                end if;
-            end if;
-            perform lock_internal.retire_heads(batch.queue_id, batch.entity_id, batch.free);
-        end if;
-        settled := settled + moved;
-    end loop;
+        returning request_batch.request_ids
+    )
+    select array_agg(settling.request_id)
+    into ids
+    from batch
+    cross join unnest(batch.request_ids) as settling(request_id);
+    if ids is null then
+        return 0;
+    end if;
+    if settle_request.delay > interval '0' then
+        until := (lock_internal.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
+    end if;
+    update lock.request
+    set request_status = settle_request.status::lock.request_status,
+        process_id = case when ended is not null then request.process_id end,
+        started_at = case when ended is not null then request.started_at end,
+        attempts = request.attempts + 1,
+        message = settle_request.message,
+        available_at = until,
+        settled_at = ended
+    where request.request_id = any (ids);
+    get diagnostics settled = row_count;
     return settled;
 end;
 $$;
@@ -785,7 +583,7 @@ comment on function lock.settle_request(uuid, text, text, interval) is
     'Settles everything that process_id captured in this transaction as complete or error, with a message that is kept, and returns how many '
     'requests that were (0: none, settled already, or another transaction''s). new puts them back at their old place for another try '
     'instead, not before delay is over; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
-    'Errors: 22004 null, 22023 bad status or delay, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'Errors: 22004 null, 22023 bad status or delay.';
 
 revoke all on function lock.settle_request(uuid, text, text, interval) from public;
 
@@ -793,17 +591,13 @@ revoke all on function lock.settle_request(uuid, text, text, interval) from publ
 
 create or replace trigger request_add
     before insert on lock.request
-    for each row when (new.head is null)
+    for each row when (new.created_at is null or new.request_status <> 'new')
     execute function lock_internal.add_request();
-
-create or replace trigger request_pass_on
-    after delete on lock.request
-    for each row when (old.head)
-    execute function lock_internal.pass_on_head();
 
 select lock_internal.end_migration(10, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(10, 'down');
 
 -- +goose StatementBegin
@@ -811,7 +605,6 @@ do $$
 begin
     if to_regclass('lock.request') is not null then
         drop trigger if exists request_add on lock.request;
-        drop trigger if exists request_pass_on on lock.request;
     end if;
 end;
 $$;
@@ -828,17 +621,17 @@ drop function if exists lock.request_history(text, text, integer);
 -- gone: sql/functions/request/purge_requests.sql
 drop function if exists lock.purge_requests(interval, integer);
 
--- gone: sql/functions/request/pass_on_head.sql
-drop function if exists lock_internal.pass_on_head();
-
 -- gone: sql/functions/request/enqueue.sql
 drop function if exists lock.enqueue(text, text, jsonb, text);
 
 -- gone: sql/functions/request/capture_request.sql
 drop function if exists lock.capture_request(uuid, bigint, text);
 
--- gone: sql/functions/request/retire_heads.sql
-drop function if exists lock_internal.retire_heads(text, text, bigint[]);
+-- gone: sql/functions/request/try_entity.sql
+drop function if exists lock_internal.try_entity(text, text);
+
+-- gone: sql/functions/request/entity_number.sql
+drop function if exists lock_internal.entity_number(text, text);
 
 -- gone: sql/functions/request/add_request.sql
 drop function if exists lock_internal.add_request();

@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(11, 'up');
 
 -- functions of change: written by make migration, not by hand
@@ -106,9 +107,9 @@ revoke all on function lock.record_change() from public;
 -- The transition tables of an update are filled in step, one old and one new row at a time, and a scan returns them in that
 -- order: so the n-th old row is the n-th new row before the change, whatever the table has for a key.
 --
--- A few rows go one by one through lock_internal.add_request. Of many, the first of each entity is a head, without a look for another:
--- an entity may have more heads than one. Where the entity column is unique, every row is the first. Nested loops are off
--- because the plan is kept from one statement to the next, and made for a single row it would be quadratic for 100,000.
+-- A few rows go one by one through lock_internal.add_request; many come with their created_at, which spares them that.
+-- Nested loops are off because the plan is kept from one statement to the next, and made for a single row it would be
+-- quadratic for 100,000.
 -- "offset 0" keeps a payload from being built once for each use.
 create or replace function lock.record_changes()
 returns trigger
@@ -132,8 +133,8 @@ declare
     changed   constant text := tg_relid::regclass;
     old_path  constant text[] := array['old', tg_argv[0]];
     new_path  constant text[] := array['new', tg_argv[0]];
-    bulk      boolean;
-    single    boolean;
+    many      boolean;
+    created   timestamptz;
 begin
     if tg_op = 'TRUNCATE' then
         insert into lock.request (queue_id, entity_id, request_type, payload)
@@ -144,100 +145,65 @@ begin
 
     perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
     if tg_op = 'DELETE' then
-        bulk := 100 < (select count(*) from (select from old_rows limit 101) as sample);
+        many := exists (select from old_rows offset 100);
     else
-        bulk := 100 < (select count(*) from (select from new_rows limit 101) as sample);
+        many := exists (select from new_rows offset 100);
     end if;
-    if bulk then
+    if many then
         perform lock_internal.wake('lock_request', tg_argv[1]);
-        single := exists (
-            select
-            from pg_index
-            join pg_attribute
-              on pg_attribute.attrelid = pg_index.indrelid
-              and pg_attribute.attnum = pg_index.indkey[0]
-            where pg_index.indrelid = tg_relid
-              and pg_index.indisunique
-              and pg_index.indisvalid
-              and pg_index.indnkeyatts = 1
-              and pg_index.indpred is null
-              and pg_attribute.attnotnull
-              and pg_attribute.attname = tg_argv[0]
-        );
+        created := clock_timestamp();
     end if;
 
     if tg_op = 'INSERT' then
-        with entity as materialized (
-            select case when octet_length(change.id) between 1 and 1024 then change.id else changed end as id,
-                   change.payload,
-                   change.ordinal
+        insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
+        select tg_argv[1], case when octet_length(change.id) between 1 and 1024 then change.id else changed end, 'update', change.payload, created
+        from (
+            select built.payload #>> new_path as id, built.payload
             from (
-                select built.payload #>> new_path as id, built.payload, built.ordinal
-                from (
-                    select row_number() over () as ordinal,
-                           to_jsonb(body) as payload
-                    from (select changed as "table", tg_op as operation, null as old, new_rows as new from new_rows) as body
-                    offset 0
-                ) as built
+                select to_jsonb(body) as payload
+                from (select changed as "table", tg_op as operation, null as old, new_rows as new from new_rows) as body
                 offset 0
-            ) as change
-        )
-        insert into lock.request (queue_id, entity_id, request_type, payload, head)
-        select tg_argv[1], entity.id, 'update', entity.payload,
-               case when bulk then single or (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
-        from entity;
+            ) as built
+            offset 0
+        ) as change;
     elsif tg_op = 'DELETE' then
-        with entity as materialized (
-            select case when octet_length(change.id) between 1 and 1024 then change.id else changed end as id,
-                   change.payload,
-                   change.ordinal
+        insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
+        select tg_argv[1], case when octet_length(change.id) between 1 and 1024 then change.id else changed end, 'update', change.payload, created
+        from (
+            select built.payload #>> old_path as id, built.payload
             from (
-                select built.payload #>> old_path as id, built.payload, built.ordinal
-                from (
-                    select row_number() over () as ordinal,
-                           to_jsonb(body) as payload
-                    from (select changed as "table", tg_op as operation, old_rows as old, null as new from old_rows) as body
-                    offset 0
-                ) as built
+                select to_jsonb(body) as payload
+                from (select changed as "table", tg_op as operation, old_rows as old, null as new from old_rows) as body
                 offset 0
-            ) as change
-        )
-        insert into lock.request (queue_id, entity_id, request_type, payload, head)
-        select tg_argv[1], entity.id, 'update', entity.payload,
-               case when bulk then single or (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
-        from entity;
+            ) as built
+            offset 0
+        ) as change;
     else
-        with entity as materialized (
-            -- Both ids, where they differ.
-            select unnest(
-                       case when change.old_id = change.new_id and octet_length(change.new_id) between 1 and 1024 then array[change.new_id]
-                            when change.old_id is not distinct from change.new_id then array[changed]
-                            else array[
-                                case when octet_length(change.old_id) between 1 and 1024 then change.old_id else changed end,
-                                case when octet_length(change.new_id) between 1 and 1024 then change.new_id else changed end]
-                       end) as id,
-                   change.payload,
-                   change.ordinal
+        -- Both ids, where they differ.
+        insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
+        select tg_argv[1],
+               unnest(
+                   case when change.old_id = change.new_id and octet_length(change.new_id) between 1 and 1024 then array[change.new_id]
+                        when change.old_id is not distinct from change.new_id then array[changed]
+                        else array[
+                            case when octet_length(change.old_id) between 1 and 1024 then change.old_id else changed end,
+                            case when octet_length(change.new_id) between 1 and 1024 then change.new_id else changed end]
+                   end),
+               'update', change.payload, created
+        from (
+            select pair.payload #>> old_path as old_id, pair.payload #>> new_path as new_id, pair.payload
             from (
-                select pair.payload #>> old_path as old_id, pair.payload #>> new_path as new_id, pair.payload, pair.ordinal
-                from (
-                    select former.ordinal,
-                           to_jsonb(body) as payload
-                    from (select row_number() over () as ordinal, old_rows as line from old_rows) as former
-                    join (select row_number() over () as ordinal, new_rows as line from new_rows) as latter
-                        on latter.ordinal = former.ordinal
-                    cross join lateral (
-                        select changed as "table", tg_op as operation, former.line as old, latter.line as new
-                    ) as body
-                    offset 0
-                ) as pair
+                select to_jsonb(body) as payload
+                from (select row_number() over () as ordinal, old_rows as line from old_rows) as former
+                join (select row_number() over () as ordinal, new_rows as line from new_rows) as latter
+                    on latter.ordinal = former.ordinal
+                cross join lateral (
+                    select changed as "table", tg_op as operation, former.line as old, latter.line as new
+                ) as body
                 offset 0
-            ) as change
-        )
-        insert into lock.request (queue_id, entity_id, request_type, payload, head)
-        select tg_argv[1], entity.id, 'update', entity.payload,
-               case when bulk then single or (entity.id, entity.ordinal) in (select named.id, min(named.ordinal) from entity as named group by named.id) end
-        from entity;
+            ) as pair
+            offset 0
+        ) as change;
     end if;
     return null;
 end;
@@ -397,6 +363,7 @@ revoke all on function lock.track_changes(regclass, name, text) from public;
 select lock_internal.end_migration(11, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(11, 'down');
 
 -- Tracked tables are the users': their triggers go before the functions they call.

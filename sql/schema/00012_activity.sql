@@ -1,4 +1,5 @@
 -- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(12, 'up');
 
 -- sqlc does not know pg_locks, so it reads the view's columns here, and the block below puts the query in.
@@ -42,18 +43,8 @@ begin
           and pg_locks.objsubid = 1
           and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
     ) as held
-    left join lock.locked_keys on locked_keys.key = held.key
+    join lock.locked_keys on locked_keys.key = held.key
     left join pg_stat_activity on pg_stat_activity.pid = held.pid
-    where locked_keys.key is not null
-       or exists (
-            select
-            from pg_locks as mark
-            where mark.locktype = 'advisory'
-              and mark.objsubid = 2
-              and mark.classid = 1819239275
-              and mark.objid::bigint = hashint8(held.key)::bigint & 4294967295
-              and mark.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
-       )
     union all
     select
         'mutex', mutex.task_id, 'exclusive', true, mutex.owner, null, mutex.acquired_at, null, ''
@@ -86,8 +77,9 @@ $$;
 
 comment on view lock.activity is
     'What is held now, and who waits for a key, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until '
-    'released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key that was new to its holder''s '
-    'transaction shows by its number until that ends. Keys on the advisory engine only: the row engine''s locks are rows, and PostgreSQL lists who waits for rows in '
+    'released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by '
+    'its number until somebody who waited for it by name has committed, and a program''s own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. '
+    'Keys on the advisory engine only: the row engine''s locks are rows, and PostgreSQL lists who waits for rows in '
     'pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.';
 
 create or replace view lock.queue_depth as
@@ -114,6 +106,7 @@ comment on view lock.queue_depth is
 select lock_internal.end_migration(12, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(12, 'down');
 
 drop view if exists lock.queue_depth;

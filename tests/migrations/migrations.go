@@ -277,6 +277,7 @@ func Refreeze(root string) error {
 }
 
 const template = `-- +goose Up
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(%[1]d, 'up');
 
 ` + sectionStart + `
@@ -285,6 +286,7 @@ select lock_internal.start_migration(%[1]d, 'up');
 select lock_internal.end_migration(%[1]d, 'up');
 
 -- +goose Down
+set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(%[1]d, 'down');
 
 ` + sectionStart + `

@@ -1,5 +1,5 @@
 // Package model holds small executable models of what this package relies on, and visits every state they can reach: the row engine
-// of key locks, the capture of tasks, and the waking of idle workers. docs/model.md says what they cover.
+// of key locks, the capture of tasks, the queue of requests, and the waking of idle workers. docs/model.md says what they cover.
 package model
 
 import (

@@ -92,6 +92,30 @@ func TestModelCapture(t *testing.T) {
 	}
 }
 
+func TestModelRequests(t *testing.T) {
+	const put, two, early = "a put-back entity did not wait", "an entity in two hands", "an update before its create"
+	for _, c := range []struct {
+		name string
+		r    Requests
+		want []string
+	}{
+		{"PostgreSQL", Requests{PostgreSQL: true}, nil},
+		{"YugabyteDB", Requests{}, nil},
+		{"PostgreSQL, snapshot", Requests{PostgreSQL: true, Snapshot: true}, []string{put, early}},
+		{"YugabyteDB, snapshot", Requests{Snapshot: true}, []string{put, early}},
+		{"PostgreSQL, the lock given up before the commit", Requests{PostgreSQL: true, LetsGoEarly: true}, []string{put, two}},
+		{"YugabyteDB, the lock given up before the commit", Requests{LetsGoEarly: true}, []string{put, two}},
+		{"PostgreSQL, what is outstanding read before the lock", Requests{PostgreSQL: true, LooksFirst: true}, []string{put, early}},
+		{"YugabyteDB, what is outstanding read before the lock", Requests{LooksFirst: true}, []string{put, early}},
+		{"a lock that is kept for nothing", Requests{PostgreSQL: true, KeepsPassedOver: true}, []string{"in others' way"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			reaches(t, c.r.Check(), c.want...)
+		})
+	}
+}
+
 func TestModelWake(t *testing.T) {
 	asleep := []string{"a task waits and everybody sleeps"}
 	for _, c := range []struct {

@@ -11,7 +11,6 @@ import (
 
 // allowed is what does not run on YugabyteDB and need not: file (or its last element) and rule, with the reason.
 var allowed = map[string]string{
-	"record_key.sql caught conflict":     "only the advisory engine calls it",
 	"track_changes.sql transition table": "it makes them where lock.engine() is not row",
 }
 

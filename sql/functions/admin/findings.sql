@@ -1,6 +1,7 @@
 -- findings judges this session's settings as those of a server of the version given.
 --
--- The version is an argument so that what is said about YugabyteDB can be tested elsewhere.
+-- The version is an argument so that what is said about YugabyteDB can be tested elsewhere. The body is long because it is one
+-- list: a row for each thing that can be wrong.
 create or replace function lock_internal.findings(
     version  text
 )
@@ -16,6 +17,7 @@ declare
     isolation  constant text := current_setting('default_transaction_isolation');
     effective  text := isolation;
     advisory   boolean := true;
+    stranger   text;
     reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
 begin
     if yugabyte and current_setting('yb_enable_read_committed_isolation', true) = 'off' and isolation = 'read committed' then
@@ -33,6 +35,29 @@ begin
         end;
     end if;
 
+    select string_agg(distinct held.who || ' may ' || held.what, ', ')
+    into stranger
+    from (
+        select coalesce(pg_roles.rolname, 'PUBLIC') as who, lower(rights.privilege_type) || ' ' || owned.name as what
+        from (
+            select 'schema ' || pg_namespace.nspname as name, pg_namespace.nspacl as acl, 'n'::"char" as kind, pg_namespace.nspowner as owner
+            from pg_namespace
+            where pg_namespace.nspname in ('lock', 'lock_internal')
+            union all
+            select pg_class.oid::regclass::text, pg_class.relacl, pg_class.relkind, pg_class.relowner
+            from pg_class
+            where pg_class.relnamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
+            union all
+            select 'functions of ' || pg_proc.pronamespace::regnamespace, coalesce(pg_proc.proacl, acldefault('f', pg_proc.proowner)), 'f', pg_proc.proowner
+            from pg_proc
+            where pg_proc.pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
+        ) as owned
+        cross join aclexplode(owned.acl) as rights
+        left join pg_roles on pg_roles.oid = rights.grantee
+        where rights.grantee = 0 and owned.kind <> 'r'
+           or owned.kind = 'r' and rights.grantee <> owned.owner and rights.privilege_type <> 'SELECT'
+           or owned.name = 'schema lock_internal' and rights.grantee <> owned.owner
+    ) as held;
     return query
     select
         candidate.severity,
@@ -52,7 +77,7 @@ begin
              'Connect to the primary, for example with target_session_attrs=read-write.'),
             (yugabyte and engine = 'advisory',
              'error', 'engine', 'the first migration ran on PostgreSQL and chose the advisory engine, and this is YugabyteDB',
-             'Run the migrations in a new database here instead of restoring lock.chosen_engine from a dump.'),
+             'Run the migrations in a new database here instead of restoring schema lock_internal from a dump.'),
             (not yugabyte and engine = 'row',
              'warning', 'engine', 'the row engine on PostgreSQL: a second sharer of a new key waits for the first, and a lock costs a write',
              'Migrate a new database with lock.engine unset.'),
@@ -95,6 +120,9 @@ begin
             (not yugabyte and current_setting('synchronous_commit') = 'off',
              'warning', 'synchronous_commit', 'commits are not waited for: after a crash of the server the last grants of every durable kind may be gone, and be given again',
              'Set it on for the role that works.'),
+            (stranger is not null,
+             'error', 'rights', 'rights that nobody should have: ' || stranger,
+             'As the owner of schema lock: revoke them; what PUBLIC has is revoked by calling lock.grant_to for a role of yours again.'),
             (engine = 'advisory' and current_setting('max_locks_per_transaction')::integer < 64,
              'warning', 'max_locks_per_transaction', 'the shared lock table is smaller than by default: many keys at once fail with 53200',
              'Set it to 64 or more, and restart.'),

@@ -1,4 +1,4 @@
--- grant_to gives a role every public function and view of the schema, and no table.
+-- grant_to gives a role every public function and view of the schema, and no table; PUBLIC loses what it has.
 create or replace function lock.grant_to(
     role  name
 )
@@ -24,6 +24,7 @@ begin
             using errcode = 'undefined_object',
                   hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
     end if;
+    perform lock_internal.revoke_from_public();
     execute format('grant usage on schema lock to %I', grant_to.role);
     for granted_function in
         select granted_functions from lock_internal.granted_functions()

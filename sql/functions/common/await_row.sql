@@ -1,10 +1,13 @@
--- await_row waits until nobody has the row locked, without keeping it: the subtransaction's rollback lets go.
+-- await_row ends a round of a call that found its row free, and in somebody's hands.
 --
--- An insert on conflict do nothing waits for whoever makes, changes or deletes a row, and not for who has only locked it.
+-- The first round only had to wait in its insert, for whoever makes, changes or deletes the row.
+-- Who has only locked the row is waited for here, from the second round on. The subtransaction's
+-- rollback lets go of the row, so that a loser keeps nobody from it afterwards.
 create or replace function lock_internal.await_row(
     target     regclass,
     id_column  name,
-    id         text
+    id         text,
+    round      integer
 )
 returns void
 language plpgsql
@@ -13,17 +16,21 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('select from %s where %I = $1 for no key update', await_row.target, await_row.id_column)
-    using await_row.id;
-    raise exception 'the row is free'
-        using errcode = 'LK003';
+    if await_row.round = 100 then
+        perform lock_internal.give_up(await_row.target::text, await_row.id);
+    elsif await_row.round > 1 then
+        execute format('select from %s where %I = $1 for no key update', await_row.target, await_row.id_column)
+        using await_row.id;
+        raise exception 'the row is free'
+            using errcode = 'LK003';
+    end if;
 exception
     when sqlstate 'LK003' then
         null;
 end;
 $$;
 
-comment on function lock_internal.await_row(regclass, name, text) is
-    'Waits until nobody has a row locked.';
+comment on function lock_internal.await_row(regclass, name, text, integer) is
+    'From the second round on, waits until nobody has a row locked; raises 40001 in the hundredth.';
 
-revoke all on function lock_internal.await_row(regclass, name, text) from public;
+revoke all on function lock_internal.await_row(regclass, name, text, integer) from public;

@@ -1,17 +1,13 @@
 -- engine says what a key lock is made of in this database: 'advisory' (PostgreSQL) or 'row' (YugabyteDB).
 --
--- Declared immutable so that a plan folds it into a constant. That is sound because lock.chosen_engine is written once,
--- by the first migration, before any function that asks exists.
+-- lock_internal.is_advisory() is the choice: 'select true' or 'select false', written by the first migration, and so in no
+-- file. Both are stable and not immutable: a planner puts a stable function's text in its place, and calls an immutable one.
 create or replace function lock.engine()
 returns text
 language sql
-immutable
+stable
 parallel safe
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-    select chosen_engine.engine from lock.chosen_engine;
-$$;
+return case when lock_internal.is_advisory() then 'advisory' else 'row' end;
 
 comment on function lock.engine() is
     'What a key lock is made of in this database: advisory (PostgreSQL) or row (YugabyteDB). Chosen once, by the first migration.';

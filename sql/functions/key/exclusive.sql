@@ -1,28 +1,20 @@
 -- exclusive takes a key for this transaction alone; waits until every other holder has ended.
 --
--- The first statement is the whole cost for a known key on the advisory engine: the lock is taken in the target list of the
--- directory's row, so it is held exactly when a row was found. Everything else, new keys included, goes through hold_key.
+-- PostgreSQL puts the body into the caller's statement, so a lock that is free costs one try. hold_key does all the rest: it
+-- waits, records the name, raises the errors, and is the row engine. A try does not overtake: the lock manager refuses it when
+-- somebody who waits conflicts. What lock_internal.key_of does is written out here, because each call would cost planning.
 create or replace function lock.exclusive(
     key  bigint
 )
 returns void
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        perform pg_advisory_xact_lock(lock.advisory_key(locked_keys.key))
-        from lock.locked_keys
-        where locked_keys.key = exclusive.key;
-        if found then
-            return;
-        end if;
-    end if;
-    perform lock_internal.hold_key(exclusive.key, null, false, null);
+return case
+    when lock_internal.is_advisory() and not pg_is_in_recovery()
+        and pg_try_advisory_xact_lock(exclusive.key # 7813573190502540665)
+    then null
+    else lock_internal.hold_key(exclusive.key, null, false)
 end;
-$$;
 
 comment on function lock.exclusive(bigint) is
     'Takes an exclusive lock on a key until the transaction ends or rolls back to an earlier savepoint. Waits for every other holder, shared or exclusive. '
@@ -35,27 +27,16 @@ create or replace function lock.exclusive(
     name  text
 )
 returns void
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    name_key  constant bigint := lock_internal.hash(exclusive.name);
-begin
-    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        perform pg_advisory_xact_lock(lock.advisory_key(locked_keys.key))
-        from lock.locked_keys
-        where locked_keys.key = name_key;
-        if found then
-            return;
-        end if;
-    end if;
-    perform lock_internal.hold_key(name_key, exclusive.name, false, null);
+return case
+    when lock_internal.is_advisory() and not pg_is_in_recovery() and octet_length(exclusive.name) between 1 and 1024
+        and pg_try_advisory_xact_lock(hashtextextended(exclusive.name collate "C", 7813573190502540665))
+    then null
+    else lock_internal.hold_key(null, exclusive.name, false)
 end;
-$$;
 
 comment on function lock.exclusive(text) is
-    'As lock.exclusive(bigint), for lock.key(name); the name is kept in lock.locked_keys.';
+    'As lock.exclusive(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
 
 revoke all on function lock.exclusive(text) from public;

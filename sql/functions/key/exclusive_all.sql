@@ -12,7 +12,6 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    next_key   bigint;
     next_name  text;
 begin
     if exclusive_all.names is null then
@@ -20,13 +19,13 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass an array of names; an empty one locks nothing.';
     end if;
-    for next_key, next_name in
-        select lock.key(wanted.name), min(wanted.name)
+    for next_name in
+        select min(wanted.name)
         from unnest(exclusive_all.names) as wanted (name)
-        group by 1
-        order by 1
+        group by lock.key(wanted.name)
+        order by lock.key(wanted.name)
     loop
-        perform lock_internal.hold_key(next_key, next_name, false, null);
+        perform lock.exclusive(next_name);
     end loop;
 end;
 $$;

@@ -1,39 +1,48 @@
--- hold_key takes a key until the transaction ends, on whichever engine this database has; wait null waits for ever.
+-- hold_key takes a key until the transaction ends, and waits for it as long as it takes.
 --
--- A name that lock_internal.hash refuses comes here with a null key.
+-- Every role that was granted may call it, with any arguments: it does what lock.exclusive and lock.shared do, and a name that
+-- it records is the name of the key that was taken.
+--
+-- On the advisory engine PostgreSQL's lock manager decides everything: who waits, in which order, and who is the victim of a
+-- deadlock. The name is written down behind the wait, and never waits itself. Sharers who come out of the wait together may
+-- all write it: so nothing about lock.key_name is unique. Nobody deletes it meanwhile: lock.unlock needs the key for itself.
+-- A serializable transaction writes no name, because to look for one would set it against others who do.
 create or replace function lock_internal.hold_key(
     key     bigint,
     name    text,
-    shared  boolean,
-    wait    interval
+    shared  boolean
 )
-returns boolean
+returns void
 language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    wanted  constant bigint := lock_internal.key_of(hold_key.key, hold_key.name);
 begin
-    if hold_key.key is null then
-        if hold_key.name is not null then
-            perform lock_internal.check_id(hold_key.name, 'name');
-        end if;
-        raise exception 'key must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass a bigint, or a name of 1 to 1024 bytes.';
+    if not lock_internal.is_advisory() then
+        perform lock_internal.hold_row(wanted, hold_key.name, hold_key.shared, null);
+        return;
     end if;
-    if hold_key.wait <> interval '0' then
-        perform lock_internal.check_interval(hold_key.wait, 'wait', true);
+    perform lock_internal.check_primary();
+    if hold_key.shared then
+        perform pg_advisory_xact_lock_shared(lock.advisory_key(wanted));
+    else
+        perform pg_advisory_xact_lock(lock.advisory_key(wanted));
     end if;
-
-    if lock.engine() = 'row' then
-        return lock_internal.hold_row(hold_key.key, hold_key.name, hold_key.shared, hold_key.wait);
+    if hold_key.name is not null
+        and not current_setting('transaction_read_only')::boolean
+        and current_setting('transaction_isolation') <> 'serializable'
+    then
+        insert into lock.key_name (key, name)
+        select wanted, hold_key.name
+        where not exists (select from lock.key_name where key_name.key = wanted);
     end if;
-    return lock_internal.hold_advisory(hold_key.key, hold_key.name, hold_key.shared, hold_key.wait);
 end;
 $$;
 
-comment on function lock_internal.hold_key(bigint, text, boolean, interval) is
-    'Takes a key until the transaction ends; wait null waits for ever, zero never.';
+comment on function lock_internal.hold_key(bigint, text, boolean) is
+    'Takes a key, by number or by name, until the transaction ends; waits.';
 
-revoke all on function lock_internal.hold_key(bigint, text, boolean, interval) from public;
+revoke all on function lock_internal.hold_key(bigint, text, boolean) from public;

@@ -1,28 +1,18 @@
 -- shared takes a key together with other sharers, until the transaction ends; waits for an exclusive holder.
 --
--- The first statement is the whole cost for a known key on the advisory engine: the lock is taken in the target list of the
--- directory's row, so it is held exactly when a row was found. Everything else, new keys included, goes through hold_key.
+-- Built as lock.exclusive is.
 create or replace function lock.shared(
     key  bigint
 )
 returns void
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        perform pg_advisory_xact_lock_shared(lock.advisory_key(locked_keys.key))
-        from lock.locked_keys
-        where locked_keys.key = shared.key;
-        if found then
-            return;
-        end if;
-    end if;
-    perform lock_internal.hold_key(shared.key, null, true, null);
+return case
+    when lock_internal.is_advisory() and not pg_is_in_recovery()
+        and pg_try_advisory_xact_lock_shared(shared.key # 7813573190502540665)
+    then null
+    else lock_internal.hold_key(shared.key, null, true)
 end;
-$$;
 
 comment on function lock.shared(bigint) is
     'Takes a shared lock on a key until the transaction ends or rolls back to an earlier savepoint. Sharers do not wait for each other; they wait for an exclusive holder, and it for them. '
@@ -35,27 +25,16 @@ create or replace function lock.shared(
     name  text
 )
 returns void
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    name_key  constant bigint := lock_internal.hash(shared.name);
-begin
-    if lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        perform pg_advisory_xact_lock_shared(lock.advisory_key(locked_keys.key))
-        from lock.locked_keys
-        where locked_keys.key = name_key;
-        if found then
-            return;
-        end if;
-    end if;
-    perform lock_internal.hold_key(name_key, shared.name, true, null);
+return case
+    when lock_internal.is_advisory() and not pg_is_in_recovery() and octet_length(shared.name) between 1 and 1024
+        and pg_try_advisory_xact_lock_shared(hashtextextended(shared.name collate "C", 7813573190502540665))
+    then null
+    else lock_internal.hold_key(null, shared.name, true)
 end;
-$$;
 
 comment on function lock.shared(text) is
-    'As lock.shared(bigint), for lock.key(name); the name is kept in lock.locked_keys.';
+    'As lock.shared(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
 
 revoke all on function lock.shared(text) from public;

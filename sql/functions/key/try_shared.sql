@@ -1,27 +1,21 @@
 -- try_shared takes a key as shared does, or answers false when that would take longer than wait.
 --
--- A denial on the advisory engine touches no table.
+-- Built as lock.exclusive is: a try that does not wait touches no table, granted or denied. The case is null, and try_key has
+-- the word, on the row engine, on a standby, with a wait, and with an argument that is not good.
 create or replace function lock.try_shared(
     key   bigint,
     wait  interval default '0'
 )
 returns boolean
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if try_shared.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        if not pg_try_advisory_xact_lock_shared(lock.advisory_key(try_shared.key)) then
-            return false;
-        end if;
-    elsif try_shared.wait is null then
-        perform lock_internal.check_interval(try_shared.wait, 'wait', true);
-    end if;
-    return lock_internal.hold_key(try_shared.key, null, true, try_shared.wait);
-end;
-$$;
+return coalesce(
+    case
+        when lock_internal.is_advisory() and try_shared.wait = '0' and not pg_is_in_recovery()
+        then pg_try_advisory_xact_lock_shared(try_shared.key # 7813573190502540665)
+    end,
+    lock_internal.try_key(try_shared.key, null, true, try_shared.wait)
+);
 
 comment on function lock.try_shared(bigint, interval) is
     'Takes a key as lock.shared does and returns true, or returns false when somebody else still has it after wait (default 0: at once; '
@@ -37,26 +31,18 @@ create or replace function lock.try_shared(
     wait  interval default '0'
 )
 returns boolean
-language plpgsql
+language sql
 volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    name_key  constant bigint := lock_internal.hash(try_shared.name);
-begin
-    if try_shared.wait = interval '0' and lock.engine() = 'advisory' and not pg_is_in_recovery() then
-        if not pg_try_advisory_xact_lock_shared(lock.advisory_key(name_key)) then
-            return false;
-        end if;
-    elsif try_shared.wait is null then
-        perform lock_internal.check_interval(try_shared.wait, 'wait', true);
-    end if;
-    return lock_internal.hold_key(name_key, try_shared.name, true, try_shared.wait);
-end;
-$$;
+return coalesce(
+    case
+        when lock_internal.is_advisory() and try_shared.wait = '0' and not pg_is_in_recovery()
+            and octet_length(try_shared.name) between 1 and 1024
+        then pg_try_advisory_xact_lock_shared(hashtextextended(try_shared.name collate "C", 7813573190502540665))
+    end,
+    lock_internal.try_key(null, try_shared.name, true, try_shared.wait)
+);
 
 comment on function lock.try_shared(text, interval) is
-    'As lock.try_shared(bigint, interval), for lock.key(name); the name is kept in lock.locked_keys.';
+    'As lock.try_shared(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
 
 revoke all on function lock.try_shared(text, interval) from public;

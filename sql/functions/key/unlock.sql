@@ -1,7 +1,8 @@
--- unlock forgets a key: its row goes when the transaction commits. The lock itself ends with the transaction.
+-- unlock forgets what is kept of a key, when the transaction commits. The lock itself ends with the transaction.
 --
--- It never waits. On both engines it needs what an exclusive holder has, so a row that others rely on stays. A waiter of the
--- row engine that finds the row gone inserts it again and goes on waiting for that one: see hold_row.
+-- It never waits. On both engines it needs what an exclusive holder has, so what others rely on stays: a row that is locked, and
+-- on the advisory engine a name that another holder may be writing down. A waiter of the row engine that finds the row gone
+-- inserts it again and goes on waiting for that one: see hold_row.
 create or replace function lock.unlock(
     key  bigint
 )
@@ -11,36 +12,44 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    wanted  constant bigint := lock_internal.key_of(unlock.key, null);
 begin
-    if unlock.key is null then
-        perform lock_internal.hold_key(null, null, false, null);
-    end if;
-    if lock.engine() = 'advisory' then
+    if lock_internal.is_advisory() then
         perform lock_internal.check_primary();
-        if not pg_try_advisory_xact_lock(lock.advisory_key(unlock.key)) then
+        if not pg_try_advisory_xact_lock(lock.advisory_key(wanted)) then
             return false;
         end if;
+        delete from lock.key_name
+        where (key_name.key, key_name.ts) in (
+            select forgotten.key, forgotten.ts
+            from lock.key_name as forgotten
+            where forgotten.key = wanted
+            for update skip locked
+        );
+        return true;
     end if;
     delete from lock.locked_keys
     where locked_keys.key in (
         select forgotten.key
         from lock.locked_keys as forgotten
-        where forgotten.key = unlock.key
+        where forgotten.key = wanted
         for update skip locked
     );
     if not found then
         return false;
     end if;
     if current_setting('yb_disable_transactional_writes', true) is not null then
-        perform set_config('lock.forgotten', concat_ws(' ', current_setting('lock.forgotten', true), unlock.key), true);
+        perform set_config('lock.forgotten', concat_ws(' ', current_setting('lock.forgotten', true), wanted), true);
     end if;
     return true;
 end;
 $$;
 
 comment on function lock.unlock(bigint) is
-    'Forgets a key; call it by the exclusive holder. Returns true when its row of lock.locked_keys goes with this transaction''s commit, '
-    'false when it is not known or another transaction holds it (or, for a sharer before PostgreSQL 17, waits for it). The lock itself ends with the transaction, not here, and calling unlock '
+    'Forgets a key; call it by the exclusive holder. Returns true when nothing of it is kept after this transaction''s commit: neither the row of '
+    'lock.locked_keys on the row engine, nor the recorded name on the advisory engine. False when another transaction holds the key (or, '
+    'for a sharer before PostgreSQL 17, waits for it), and on the row engine when it is not known. The lock itself ends with the transaction, not here, and calling unlock '
     'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
 revoke all on function lock.unlock(bigint) from public;

@@ -1,7 +1,7 @@
--- vacuum forgets every key that nobody holds or waits for.
+-- vacuum forgets what is kept of every key that nobody holds.
 --
--- A key that is taken at the very moment may lose its row: on the advisory engine it is then held and unlisted until it is
--- locked again; on the row engine its taker finds the row gone and inserts it again. Exclusion is never touched.
+-- It never waits. A key that is taken at the very moment may be forgotten: on the advisory engine it then has no name until
+-- somebody waits for it again; on the row engine its taker finds the row gone and inserts it again. Exclusion is never touched.
 create or replace function lock.vacuum()
 returns bigint
 language plpgsql
@@ -14,19 +14,26 @@ declare
     keys       text;
 begin
     perform lock_internal.check_primary();
+    if lock_internal.is_advisory() then
+        with idle as materialized (
+            select key_name.key, key_name.ts
+            from lock.key_name
+            where key_name.key not in (select locked_keys.key from lock.locked_keys)
+            for update of key_name skip locked
+        ),
+        gone as (
+            delete from lock.key_name
+            using idle
+            where (key_name.key, key_name.ts) = (idle.key, idle.ts)
+            returning key_name.key
+        )
+        select count(distinct gone.key) into forgotten from gone;
+        return forgotten;
+    end if;
     with idle as materialized (
         select locked_keys.key
         from lock.locked_keys
-        where lock.engine() = 'row'
-           or not exists (
-                select
-                from pg_locks
-                where pg_locks.locktype = 'advisory'
-                  and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
-                  and pg_locks.objsubid = 1
-                  and lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint) = locked_keys.key
-           )
-        for update of locked_keys skip locked
+        for update skip locked
     ),
     gone as (
         delete from lock.locked_keys
@@ -47,8 +54,8 @@ end;
 $$;
 
 comment on function lock.vacuum() is
-    'Forgets every key that nobody holds or waits for, and returns how many. Never waits, never frees a lock. One statement over '
-    'lock.locked_keys: run it from cron when keys come and go by the thousand, and not at all for a fixed set of keys. '
-    'Errors: 25006 read-only, 40001 under REPEATABLE READ when the directory changed since the snapshot.';
+    'Forgets every key that nobody holds or waits for, and returns how many: rows of lock.locked_keys on the row engine, recorded names on the '
+    'advisory engine. Never waits, never frees a lock. One statement: run it from cron when keys come and go by the thousand, and not '
+    'at all for a fixed set of keys. Errors: 25006 read-only, 40001 under REPEATABLE READ when something changed since the snapshot.';
 
 revoke all on function lock.vacuum() from public;

@@ -1,27 +1,25 @@
--- acquire_lease grants a lease on a name, with a token greater than every one before; no row when all permits are taken.
+-- acquire_lease grants a lease on a name, with a token greater than every one before; no row when
+-- all permits are taken.
 --
--- The row of lock.lease_name is the gate of all who acquire the name: whoever is granted raises its token. The first statement
--- reads token and leases on one snapshot and grants by itself when a permit is free: if the token is still the same at the gate,
--- nobody was granted in between, and the count holds. Both are read without reference to the row that is updated, so that they keep
--- the snapshot's values should the update have waited; it hardly ever does, because of lock_internal.uncontended. When the permits are taken on
--- that snapshot, nothing is written and nothing waited for.
+-- The row of lock.lease_name is the gate of all who acquire the name: a grant raises its token.
+-- The first statement takes the gate when nobody has it, and counts the permits on its snapshot.
+-- Nobody was granted since, and the count holds, if the token at the gate is still the snapshot's.
+-- Token and count are read apart from the row that is locked, so that they stay the snapshot's when
+-- that row is tested again. A release that the snapshot does not see makes this deny, never grant.
 --
--- Otherwise, and when expired leases are in the way, the last passage waits at the gate and counts behind it, on a snapshot of
--- its own. Under REPEATABLE READ and SERIALIZABLE the snapshot is older, and the gate itself refuses with 40001 if anybody was
--- granted since. A release that a snapshot does not see makes this deny, never grant.
+-- When live leases take the permits, nothing is written and nothing waited for.
 --
--- Who waited for the end of an expired lease waits for the end of the one that takes its place.
+-- Who is left over meets an open transaction at the gate, a new name, or expired leases. The last
+-- passage waits at the gate, and counts behind it on a snapshot and by a clock of its own. Under
+-- REPEATABLE READ and SERIALIZABLE the gate refuses (40001) if anybody was granted since the
+-- snapshot. Who finds no permit left undoes all of it, and so stands in nobody's way.
 --
--- An expired lease frees its permit by being deleted, which needs its row exclusively: while a transaction that has asserted it
--- is open, the row is skipped and its permit counts as taken. That denial writes, and undoes it: only a lock can tell.
+-- An expired lease frees its permit by being deleted. While a transaction that has asserted it is
+-- open, its row is skipped and the permit counts as taken. Who waited for the end of an expired
+-- lease waits for the end of the one in its place.
 --
--- The time is read behind the gate: a wait there may have been long.
---
--- Leases come and go, so that lock.lease can be mostly dead rows. It may have been empty when a plan was made, and a plan is kept:
--- whoever looks for the leases of one name never scans it from end to end.
---
--- Who passed the gate and finds nothing left undoes all of it, so that a denied caller stands in nobody's way. The ttl is added
--- in UTC, where every day has 24 hours.
+-- The ttl is added in UTC, where every day has 24 hours. A plan that is made while lock.lease is
+-- empty is kept, and must not scan it later.
 create or replace function lock.acquire_lease(
     name     text,
     owner    text,
@@ -52,21 +50,22 @@ begin
 
     with gate as (
         update lock.lease_name
-        set token = lease_name.token + 1,
-            granted_at = clock_timestamp()
-        where lease_name.name = acquire_lease.name
-          and lease_name.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
-          and case
-                when not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)
-                then lock_internal.uncontended(lease_name.name)
-              end
-        returning lease_name.token
+        set token = lease_name.token + 1, granted_at = clock_timestamp()
+        where lease_name.name = (
+            select free.name
+            from lock.lease_name as free
+            where free.name = acquire_lease.name
+              and free.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
+              and not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)
+            for no key update skip locked
+        )
+        returning lease_name.token, lease_name.granted_at
     )
     insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at)
     select
-        acquire_lease.name, gate.token, acquire_lease.owner, gate.now, gate.now,
-        (gate.now at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
-    from (select gate.token, clock_timestamp() as now from gate) as gate
+        acquire_lease.name, gate.token, acquire_lease.owner, gate.granted_at, gate.granted_at,
+        (gate.granted_at at time zone 'UTC' + acquire_lease.ttl) at time zone 'UTC'
+    from gate
     returning lease.* into granted;
     if found then
         return next granted;
@@ -84,14 +83,12 @@ begin
 
     begin
         update lock.lease_name
-        set token = lease_name.token + 1,
-            granted_at = clock_timestamp()
+        set token = lease_name.token + 1, granted_at = clock_timestamp()
         where lease_name.name = acquire_lease.name
         returning lease_name.token into known;
         if not found then
             known := lock_internal.add_lease_name(acquire_lease.name);
         end if;
-        perform lock_internal.uncontended(acquire_lease.name);
         with expired as (
             delete from lock.lease
             where lease.name = acquire_lease.name

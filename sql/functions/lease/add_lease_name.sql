@@ -1,8 +1,10 @@
--- add_lease_name makes the row of a new name and returns its first token, which no lease on this name ever had.
+-- add_lease_name makes the row of a new name and returns its first token, which no lease on this
+-- name ever had.
 --
--- lock.vacuum_leases forgets names, and keeps in lock.lease_floor the greatest token of any of them. Sharing that row until the
--- transaction ends keeps a vacuum from raising it after it was read here; under REPEATABLE READ a floor that is newer than the
--- snapshot is 40001. Vacuum takes the floor before the names, as this does: no deadlock.
+-- lock.drop_unused_leases forgets names, and keeps in lock.lease_floor the greatest token of any of
+-- them. Sharing that row until the transaction ends keeps that from raising it after it was read
+-- here; under REPEATABLE READ a floor that is newer than the snapshot is 40001. It takes the floor
+-- before the names, as this does: no deadlock.
 create or replace function lock_internal.add_lease_name(
     name  text
 )

@@ -1,12 +1,15 @@
--- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to another before it ends.
+-- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to
+-- another before it ends.
 --
--- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so renewals pass while it is held;
--- takeover, release and revocation delete the row. Asserted first, they come after this transaction's end; deleted first, this
--- waits for that transaction's end and finds nothing. The time is read once the lock is held, and an asserted lease may run
--- out before the commit: nobody gets it sooner.
+-- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so
+-- renewals pass while it is held; takeover and release, by force or not, delete the row. Asserted
+-- first, they come after this transaction's end; deleted first, this waits for that transaction's
+-- end and finds nothing. The time is read once the lock is held, and an asserted lease may run out
+-- before the commit: nobody gets it sooner.
 --
--- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired: the second lock tells (40001).
--- A token that the snapshot's counter has not reached was granted after the snapshot: 40001, too.
+-- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired:
+-- the second lock tells (40001). A token that the snapshot's counter has not reached was granted
+-- after the snapshot: 40001, too.
 create or replace function lock.assert_lease(
     name   text,
     token  bigint
@@ -55,10 +58,11 @@ begin
               detail = coalesce(
                   'It expired at ' || expires_at || '.',
                   (
-                      select format('%s revoked it at %s: %s', lease_revocation.revoked_by, lease_revocation.revoked_at, lease_revocation.reason)
-                      from lock.lease_revocation
-                      where lease_revocation.name = assert_lease.name
-                        and lease_revocation.token = assert_lease.token
+                      select format('%s released it by force at %s: %s', forced_release.released_by, forced_release.released_at, forced_release.reason)
+                      from lock.forced_release
+                      where forced_release.id = assert_lease.name
+                        and forced_release.kind = 'lease'
+                        and forced_release.previous -> 'token' = to_jsonb(assert_lease.token)
                   ),
                   'It was released, taken over after it had expired, or never granted.'
               ),
@@ -67,9 +71,9 @@ end;
 $$;
 
 comment on function lock.assert_lease(text, bigint) is
-    'A fence: call it in the transaction that writes what the lease protects. It raises LK001 when the lease is lost (expired, released, '
-    'revoked, never granted), and otherwise keeps everybody from getting the lease''s permit until the transaction ends, even when the lease '
-    'expires before that. So nothing is committed by a holder after its successor was granted. Waits only for a transaction that is releasing, revoking or '
+    'A fence: call it in the transaction that writes what the lease protects. It raises LK001 when the lease is lost (expired, released, by '
+    'force or not, never granted), and otherwise keeps everybody from getting the lease''s permit until the transaction ends, even when the lease '
+    'expires before that. So nothing is committed by a holder after its successor was granted. Waits only for a transaction that is releasing or '
     'taking over this lease. Errors: 22004 null, LK001 lost, 40001 under REPEATABLE READ and SERIALIZABLE when '
     'the lease went or came after the snapshot, 25006 read-only.';
 

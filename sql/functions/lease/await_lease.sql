@@ -1,16 +1,19 @@
--- await_lease acquires a lease, or says how long to sleep before asking again, and leaves a mark that makes releases notify.
+-- await_lease acquires a lease, or says how long to sleep before asking again, and leaves a mark
+-- that makes releases notify.
 --
--- The row that it returns is the lease that was granted, or has token 0 and describes the lease whose end frees a permit:
--- with more leases than permits that is not the first to end. When that one had run out before it was asked for, a transaction
--- that asserted it is still open, and nobody can say for how long: the answer is to come back in a ttl, 5 seconds at most.
+-- The row that it returns is the lease that was granted, or has token 0 and describes the lease
+-- whose end frees a permit: with more leases than permits that is not the first to end. When that
+-- one had run out before it was asked for, a transaction that asserted it is still open, and nobody
+-- can say for how long: the answer is to come back in a ttl, 5 seconds at most.
 --
--- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no permit is free, and who ends one
--- of them sees its mark, or deleted it first, and then there is nothing to mark. When all have been marked by others, nothing is
--- written and nothing waited for.
+-- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no
+-- permit is free, and who ends one of them sees its mark, or deleted it first, and then there is
+-- nothing to mark. When all have been marked by others, nothing is written and nothing waited for.
 --
--- It waits for another's transaction, which may be about to end a lease, only when every lease has to go and this one alone is not
--- marked: so it does not oversleep another permit, and has no other lease's row locked, so that nobody who ends two leases in a
--- transaction meets it in a deadlock. What it could not mark otherwise is left to its next call, soon.
+-- It waits for another's transaction, which may be about to end a lease, only when every lease has
+-- to go and this one alone is not marked: so it does not oversleep another permit, and has no other
+-- lease's row locked, so that nobody who ends two leases in a transaction meets it in a deadlock.
+-- What it could not mark otherwise is left to its next call, soon.
 create or replace function lock.await_lease(
     name     text,
     owner    text,
@@ -103,8 +106,8 @@ $$;
 comment on function lock.await_lease(text, text, interval, integer) is
     'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row: the lease that was granted, or token 0 with '
     'the holder, expiry and expires_in of the lease whose end would free a permit. Sleep for expires_in, or until a notification on channel '
-    'lock_lease whose payload is the name, and call it again; listen before the first call. A release or revocation notifies only because of this call. '
-    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released, revoked and renewed '
+    'lock_lease whose payload is the name, and call it again; listen before the first call. A release, by force or not, notifies only because of this call. '
+    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
     'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
 
 revoke all on function lock.await_lease(text, text, interval, integer) from public;

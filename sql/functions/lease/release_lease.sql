@@ -1,7 +1,7 @@
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
--- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease, and for who is about to mark the
--- row as awaited, and then finds the mark.
+-- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease,
+-- and for who is about to mark the row as awaited, and then finds the mark.
 create or replace function lock.release_lease(
     name   text,
     token  bigint
@@ -34,7 +34,7 @@ $$;
 
 comment on function lock.release_lease(text, bigint) is
     'Gives a lease back and wakes who waits in lock.await_lease for the name; both happen at commit, so it may be the last statement of '
-    'the work''s own transaction. Returns false when the lease was lost before: expired, released or revoked. Waits for other transactions that called '
+    'the work''s own transaction. Returns false when the lease was lost before: expired, or released. Waits for other transactions that called '
     'lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 under REPEATABLE READ and SERIALIZABLE when '
     'the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
 

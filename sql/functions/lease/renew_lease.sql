@@ -1,7 +1,9 @@
--- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal undoes.
+-- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal
+-- undoes.
 --
--- It changes no key, so it waits neither for transactions that have asserted the lease (for key share) nor they for it.
--- The time is read again once the row is locked: a lease that ran out during a wait is lost like any other.
+-- It changes no key, so it waits neither for transactions that have asserted the lease (for key
+-- share) nor they for it. The time is read again once the row is locked: a lease that ran out
+-- during a wait is lost like any other.
 create or replace function lock.renew_lease(
     name   text,
     token  bigint,
@@ -40,7 +42,7 @@ $$;
 
 comment on function lock.renew_lease(text, bigint, interval) is
     'Lets a lease end ttl from now, which may be sooner than before. Returns false when the lease is lost: expired (even when nobody '
-    'else has it yet), released or revoked; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
+    'else has it yet), or released; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
     'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost, or somebody began to wait for it, after the '
     'snapshot, 25006 read-only.';
 

@@ -19,13 +19,13 @@ begin
         delete from lock.migration
         where migration.number = end_migration.number;
     end if;
-
+    perform lock_internal.revoke_from_public();
     for grantee in
         select pg_roles.rolname
         from pg_proc
         cross join aclexplode(pg_proc.proacl) as item
         join pg_roles on pg_roles.oid = item.grantee
-        where pg_proc.oid = to_regprocedure('lock.engine()')
+        where pg_proc.oid = 'lock_internal.granted()'::regprocedure
           and item.grantee <> pg_proc.proowner
     loop
         perform lock.grant_to(grantee);

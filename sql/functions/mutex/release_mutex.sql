@@ -1,7 +1,8 @@
--- release_mutex clears the flag and returns true; false when it is not set, or set for another owner.
+-- release_mutex clears the flag and returns true; false when it is not set, or set for another
+-- owner.
 --
--- It tries, looks, grabs and waits as acquire_mutex does, so a loser has written nothing. The insert can only succeed when the mutex was released and
--- dropped meanwhile, and then makes an idle one.
+-- It takes the row, looks and waits as acquire_mutex does. The insert only waits: what is acquired
+-- exists, and is not dropped.
 create or replace function lock.release_mutex(
     task_id  text,
     owner    text  default null
@@ -12,9 +13,6 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    grabbed  boolean not null := false;
-    attempt  integer not null := 0;
 begin
     if release_mutex.task_id is null
         or octet_length(release_mutex.task_id) not between 1 and 1024
@@ -25,7 +23,7 @@ begin
         perform lock_internal.check_id(release_mutex.task_id, 'task_id');
         perform lock_internal.check_id(release_mutex.owner, 'owner') where release_mutex.owner is not null;
     end if;
-    loop
+    for round in 1 .. 100 loop
         update lock.mutex
         set
             acquired = false,
@@ -34,11 +32,14 @@ begin
             released_at = clock_timestamp(),
             set_aside = false,
             unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()))
-        where mutex.task_id = release_mutex.task_id
-          and case
-                when mutex.acquired and mutex.owner is not distinct from release_mutex.owner
-                then lock_internal.uncontended(mutex.task_id) or grabbed
-              end;
+        where mutex.task_id = (
+            select held.task_id
+            from lock.mutex as held
+            where held.task_id = release_mutex.task_id
+              and held.acquired
+              and held.owner is not distinct from release_mutex.owner
+            for no key update skip locked
+        );
         if found then
             return true;
         end if;
@@ -50,26 +51,8 @@ begin
         if not found then
             return false;
         end if;
-        if attempt > 0 then
-            perform
-            from lock.mutex
-            where mutex.task_id = release_mutex.task_id
-              and mutex.acquired
-              and mutex.owner is not distinct from release_mutex.owner
-            for no key update skip locked;
-            grabbed := found;
-            continue when grabbed;
-        end if;
-        insert into lock.mutex (task_id)
-        values (release_mutex.task_id)
-        on conflict do nothing;
-        attempt := attempt + 1;
-        if attempt > 1 then
-            perform lock_internal.await_row('lock.mutex', 'task_id', release_mutex.task_id);
-        end if;
-        if attempt = 100 then
-            perform lock_internal.give_up('mutex', release_mutex.task_id);
-        end if;
+        insert into lock.mutex (task_id) values (release_mutex.task_id) on conflict do nothing;
+        perform lock_internal.await_row('lock.mutex', 'task_id', release_mutex.task_id, round);
     end loop;
 end;
 $$;

@@ -1,4 +1,7 @@
 -- enqueue adds a request to a queue and returns its id; it counts when the caller's transaction commits.
+--
+-- A create looks first, because the insert of a second one would wait for the worker of the first. Two that are made at the
+-- same time do not see each other, and then one waits for the other's transaction.
 create or replace function lock.enqueue(
     request_type  text,
     entity_id     text,
@@ -30,15 +33,24 @@ begin
         returning request.request_id into added;
         return added;
     end if;
-    insert into lock.request (request_type, entity_id, payload, queue_id)
-    values ('create', enqueue.entity_id, enqueue.payload, enqueue.queue_id)
-    on conflict (queue_id, entity_id) where request_type = 'create' do nothing
-    returning request.request_id into added;
-    if not found then
+    if not exists (
+        select
+        from lock.request
+        where request.queue_id = enqueue.queue_id
+          and request.entity_id = enqueue.entity_id
+          and request.request_type = 'create'
+          and not request.failed
+    ) then
+        insert into lock.request (request_type, entity_id, payload, queue_id)
+        values ('create', enqueue.entity_id, enqueue.payload, enqueue.queue_id)
+        on conflict (queue_id, entity_id) where request_type = 'create' and not failed do nothing
+        returning request.request_id into added;
+    end if;
+    if added is null then
         raise exception 'entity % of queue % has a create already', enqueue.entity_id, enqueue.queue_id
             using errcode = 'unique_violation',
                   constraint = 'request_one_create',
-                  hint = 'An entity has one create, settled or not, until it is purged: enqueue an update, or see lock.request_history.';
+                  hint = 'An entity has one create until that is in error or purged: enqueue an update, or see lock.request_history.';
     end if;
     return added;
 end;
@@ -48,6 +60,6 @@ comment on function lock.enqueue(text, text, jsonb, text) is
     'Adds a request, create or update, for an entity (1 to 1024 bytes) to a queue, and returns its id. It is part of the caller''s '
     'transaction: rolled back, it never was. Never waits for workers, and not for other producers, except a second create of one entity '
     'for the first''s transaction. Workers that idle are woken at commit. Errors: 22004 null, 22023 bad type or id, 23505 the entity '
-    'has a create already, settled or not (40001 under REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a spreadsheet service; see docs/request.md.';
+    'has a create already that is not in error (40001 under REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a spreadsheet service; see docs/request.md.';
 
 revoke all on function lock.enqueue(text, text, jsonb, text) from public;

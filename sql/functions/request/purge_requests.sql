@@ -21,7 +21,6 @@ begin
         select old.request_id
         from lock.request as old
         where old.settled_at < clock_timestamp() - purge_requests.older_than
-          and not old.head
         order by old.settled_at
         limit purge_requests.max
         for update skip locked

@@ -35,19 +35,7 @@ begin
                 where request.queue_id = request_history.queue_id
                   and request.entity_id = request_history.entity_id
                   and request.settled_at is null
-                  and not request.head
-                order by request.head desc, request.request_id desc
-                limit request_history.max
-            )
-            union all
-            (
-                select *
-                from lock.request
-                where request.queue_id = request_history.queue_id
-                  and request.entity_id = request_history.entity_id
-                  and request.settled_at is null
-                  and request.head >= true
-                order by request.head desc, request.request_id desc
+                order by request.request_id desc
                 limit request_history.max
             )
         ) as newest

@@ -1,19 +1,38 @@
 -- drop_unused_time_slots forgets tasks whose newest slot ended, and was granted, long ago.
+--
+-- It finds them as drop_unused_timeouts does.
 create or replace function lock.drop_unused_time_slots(
     unused_for  interval,
     max         integer   default 10000
 )
 returns bigint
-language sql
+language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
 as $$
-    select lock_internal.drop_unused(
-        'lock.time_slot', 'task_id',
-        'greatest(slot_start at time zone ''UTC'' + resolution, granted_at at time zone ''UTC'')',
-        drop_unused_time_slots.unused_for, drop_unused_time_slots.max
-    );
+declare
+    before   timestamp;
+    dropped  bigint;
+begin
+    perform lock_internal.check_drop(drop_unused_time_slots.unused_for, drop_unused_time_slots.max);
+    before := lock_internal.unused_before(drop_unused_time_slots.unused_for);
+    delete from lock.time_slot
+    where time_slot.task_id = any(array(
+        select oldest.task_id
+        from lock.time_slot as oldest
+        where oldest.unused_since <= before
+          and greatest(lock_internal.utc(oldest.slot_start) + oldest.resolution, lock_internal.utc(oldest.granted_at)) < before
+        order by oldest.unused_since
+        limit drop_unused_time_slots.max
+        for update skip locked
+    ));
+    get diagnostics dropped = row_count;
+    return dropped;
+end;
 $$;
 
 comment on function lock.drop_unused_time_slots(interval, integer) is

@@ -1,9 +1,9 @@
--- acquire_timeout returns true, and starts the interval, when the interval of the last grant has passed: ts + timeout < now.
+-- acquire_timeout returns true, and starts the interval, when the interval of the last grant has
+-- passed: ts + timeout < now.
 --
--- The sum is made in UTC, so that days and months do not depend on the session's time zone. It tries, looks, grabs and
--- waits as acquire_mutex does: in the insert, without a transaction id. The insert succeeds only when the row was dropped meanwhile,
--- and the error takes it back. Where the update itself has waited, for a row that somebody had only locked, the time is read and stored
--- once more.
+-- It takes the row, looks and waits as acquire_mutex does, by a clock that each round reads anew.
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone. The
+-- insert makes a row only when somebody dropped it meanwhile, and the error takes it back.
 create or replace function lock.acquire_timeout(
     task_id  text
 )
@@ -18,8 +18,6 @@ declare
     length     interval;
     passed     boolean;
     ahead      boolean;
-    grabbed    boolean not null := false;
-    attempt    integer not null := 0;
 begin
     if acquire_timeout.task_id is null
         or octet_length(acquire_timeout.task_id) not between 1 and 1024
@@ -28,22 +26,18 @@ begin
         perform lock_internal.check_primary();
         perform lock_internal.check_id(acquire_timeout.task_id, 'task_id');
     end if;
-    loop
+    for round in 1 .. 100 loop
         right_now := clock_timestamp();
         update lock.timeout
         set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
-        where timeout.task_id = acquire_timeout.task_id
-          and case
-                when lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now)
-                then lock_internal.uncontended(timeout.task_id) or grabbed
-              end;
+        where timeout.task_id = (
+            select free.task_id
+            from lock.timeout as free
+            where free.task_id = acquire_timeout.task_id
+              and lock_internal.utc(free.ts) + free.timeout < lock_internal.utc(right_now)
+            for no key update skip locked
+        );
         if found then
-            if clock_timestamp() - right_now > interval '10 milliseconds' then
-                right_now := clock_timestamp();
-                update lock.timeout
-                set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
-                where timeout.task_id = acquire_timeout.task_id;
-            end if;
             return true;
         end if;
         select
@@ -54,32 +48,15 @@ begin
         from lock.timeout
         where timeout.task_id = acquire_timeout.task_id;
         exit when not found;
+        if ahead then
+            perform lock_internal.pull_back_timeout(acquire_timeout.task_id);
+        end if;
         if not passed then
-            if ahead then
-                perform lock_internal.pull_back_timeout(acquire_timeout.task_id);
-            end if;
             return false;
         end if;
-        if attempt > 0 then
-            perform
-            from lock.timeout
-            where timeout.task_id = acquire_timeout.task_id
-              and lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now)
-            for no key update skip locked;
-            grabbed := found;
-            continue when grabbed;
-        end if;
-        insert into lock.timeout (task_id, timeout)
-        values (acquire_timeout.task_id, length)
-        on conflict do nothing;
+        insert into lock.timeout (task_id, timeout) values (acquire_timeout.task_id, length) on conflict do nothing;
         exit when found;
-        attempt := attempt + 1;
-        if attempt > 1 then
-            perform lock_internal.await_row('lock.timeout', 'task_id', acquire_timeout.task_id);
-        end if;
-        if attempt = 100 then
-            perform lock_internal.give_up('timeout', acquire_timeout.task_id);
-        end if;
+        perform lock_internal.await_row('lock.timeout', 'task_id', acquire_timeout.task_id, round);
     end loop;
     raise exception 'timeout "%" was never created, or dropped', acquire_timeout.task_id
         using errcode = 'no_data_found',

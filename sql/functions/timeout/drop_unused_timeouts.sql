@@ -1,19 +1,40 @@
 -- drop_unused_timeouts deletes timeouts whose interval passed long ago.
+--
+-- It walks the index on unused_since, which holds whole hours and only finds candidates; the plans
+-- that scan or sort are switched off. A row is tested under its lock, and one that a transaction
+-- holds is passed over, so what is being acquired stays.
 create or replace function lock.drop_unused_timeouts(
     unused_for  interval,
     max         integer   default 10000
 )
 returns bigint
-language sql
+language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
 as $$
-    select lock_internal.drop_unused(
-        'lock.timeout', 'task_id',
-        'ts at time zone ''UTC'' + timeout',
-        drop_unused_timeouts.unused_for, drop_unused_timeouts.max
-    );
+declare
+    before   timestamp;
+    dropped  bigint;
+begin
+    perform lock_internal.check_drop(drop_unused_timeouts.unused_for, drop_unused_timeouts.max);
+    before := lock_internal.unused_before(drop_unused_timeouts.unused_for);
+    delete from lock.timeout
+    where timeout.task_id = any(array(
+        select oldest.task_id
+        from lock.timeout as oldest
+        where oldest.unused_since <= before
+          and lock_internal.utc(oldest.ts) + oldest.timeout < before
+        order by oldest.unused_since
+        limit drop_unused_timeouts.max
+        for update skip locked
+    ));
+    get diagnostics dropped = row_count;
+    return dropped;
+end;
 $$;
 
 comment on function lock.drop_unused_timeouts(interval, integer) is

@@ -38,11 +38,12 @@ type comparison struct {
 
 // A script is what pgbench runs as one of 8 clients.
 type script struct {
-	name    string
-	sql     string
-	before  string                                                              // SQL that runs once before each round, such as a truncate
-	atLeast float64                                                             // the ratio to the first script that the project promises; 0: none
-	run     func(ctx context.Context, url string, seconds int) (float64, error) // instead of sql: returns operations per second
+	name     string
+	sql      string
+	before   string                                                              // SQL that runs once before each round, such as a truncate
+	atLeast  float64                                                             // the ratio to the first script that the project promises; 0: none
+	prepared float64                                                             // the same for prepared queries
+	run      func(ctx context.Context, url string, seconds int) (float64, error) // instead of sql: returns operations per second
 }
 
 var comparisons []comparison
@@ -103,9 +104,13 @@ func run(ctx context.Context) error {
 				rate := rates[j][*rounds/2]
 				ratio := rate / rates[0][*rounds/2]
 				verdict := ""
-				if i == 0 && script.atLeast > 0 {
-					verdict = fmt.Sprintf("   wanted at least %.2f", script.atLeast)
-					if ratio < script.atLeast {
+				wanted := script.atLeast
+				if i > 0 {
+					wanted = script.prepared
+				}
+				if wanted > 0 {
+					verdict = fmt.Sprintf("   wanted at least %.2f", wanted)
+					if ratio < wanted {
 						verdict += "   MISSED"
 						missed++
 					}

@@ -97,8 +97,8 @@ func init() {
 		}
 	}
 	backlog := func(entity string) string {
-		return "truncate lock.request; insert into lock.request (request_type, entity_id, head) select 'update', " + entity +
-			", true from generate_series(1, 100000) n; analyze lock.request"
+		return "truncate lock.request; insert into lock.request (request_type, entity_id, created_at) select 'update', " + entity +
+			", clock_timestamp() from generate_series(1, 100000) n; analyze lock.request"
 	}
 	single, grouped := backlog("n::text"), backlog("(n % 2000)::text")
 	comparisons = append(comparisons,

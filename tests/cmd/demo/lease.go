@@ -39,8 +39,8 @@ func showLease(ctx context.Context, d *demo) error {
 			cmd.Process.Signal(syscall.SIGCONT)
 			cmd.Wait()
 		}
-		d.conn.Exec(context.WithoutCancel(ctx), "select lock.revoke_lease(name, token, 'the demo is over') from lock.lease where name = $1", d.schema)
-		d.conn.Exec(context.WithoutCancel(ctx), "delete from lock.lease_revocation where name = $1", d.schema)
+		d.conn.Exec(context.WithoutCancel(ctx), "select lock.force_release_lease(name, token, 'the demo is over') from lock.lease where name = $1", d.schema)
+		d.conn.Exec(context.WithoutCancel(ctx), "delete from lock.forced_release where id = $1", d.schema)
 		d.conn.Exec(context.WithoutCancel(ctx), "delete from lock.lease_name where name = $1", d.schema)
 	}()
 	for i := range 3 {

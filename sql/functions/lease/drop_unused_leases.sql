@@ -1,9 +1,11 @@
--- vacuum_leases forgets leases and names that nobody has used for a while; their tokens are never given again.
+-- drop_unused_leases forgets leases and names that nobody has used for a while; their tokens are
+-- never given again.
 --
--- The floor is locked first and raised in the same transaction: see add_lease_name. Names are locked, and their leases looked for once
--- more, on a newer snapshot: one can have been granted after the first and before the lock, in a transaction that began it long ago.
-create or replace function lock.vacuum_leases(
-    older_than  interval,
+-- The floor is locked first and raised in the same transaction: see add_lease_name. Names are
+-- locked, and their leases looked for once more, on a newer snapshot: one can have been granted
+-- after the first and before the lock, in a transaction that began it long ago.
+create or replace function lock.drop_unused_leases(
+    unused_for  interval,
     max         integer   default 10000
 )
 returns bigint
@@ -18,9 +20,8 @@ declare
     highest     bigint;
     forgotten   bigint;
 begin
-    perform lock_internal.check_interval(vacuum_leases.older_than, 'older_than', false);
-    perform lock_internal.check_max(vacuum_leases.max);
-    before := clock_timestamp() - vacuum_leases.older_than;
+    perform lock_internal.check_drop(drop_unused_leases.unused_for, drop_unused_leases.max);
+    before := clock_timestamp() - drop_unused_leases.unused_for;
 
     perform
     from lock.lease_floor
@@ -30,7 +31,7 @@ begin
         select ended.name, ended.token
         from lock.lease as ended
         where ended.expires_at < before
-        limit vacuum_leases.max
+        limit drop_unused_leases.max
         for update skip locked
     );
     select array_agg(idle.name) into idle_names
@@ -43,7 +44,7 @@ begin
             from lock.lease
             where lease.name = lease_name.name
           )
-        limit vacuum_leases.max
+        limit drop_unused_leases.max
         for update of lease_name skip locked
     ) as idle;
     with gone as (
@@ -65,10 +66,10 @@ begin
 end;
 $$;
 
-comment on function lock.vacuum_leases(interval, integer) is
-    'For the schema''s owner. Forgets up to max names (default 10000) on which no lease was granted for older_than and none is left, and returns how '
+comment on function lock.drop_unused_leases(interval, integer) is
+    'For the schema''s owner. Forgets up to max names (default 10000) on which no lease was granted for unused_for, and none is left, and returns how '
     'many; leases that expired so long ago go too. New names start with a token above that of every forgotten one. It reads the tables '
     'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
     'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
 
-revoke all on function lock.vacuum_leases(interval, integer) from public;
+revoke all on function lock.drop_unused_leases(interval, integer) from public;

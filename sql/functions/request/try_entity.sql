@@ -1,0 +1,30 @@
+-- try_entity takes the lock of an entity until the transaction ends, if nobody else has it; never waits.
+--
+-- Whoever works on an entity holds this lock. Producers never ask for it. The number is a hash: two entities with one number
+-- are not worked on at once, which costs time and nothing else. It is in the space of two integers, so it is no key's.
+create or replace function lock_internal.try_entity(
+    queue_id   text,
+    entity_id  text
+)
+returns boolean
+language sql
+volatile
+as $$
+    select case
+        when lock.engine() = 'advisory' then pg_catalog.pg_try_advisory_xact_lock(
+            (lock_internal.entity_number(try_entity.queue_id, try_entity.entity_id) >> 32)::integer,
+            lock_internal.entity_number(try_entity.queue_id, try_entity.entity_id)::bit(32)::integer
+        )
+        else lock_internal.hold_row(
+            lock_internal.entity_number(try_entity.queue_id, try_entity.entity_id),
+            'request ' || try_entity.queue_id || ' ' || try_entity.entity_id,
+            shared => false,
+            wait => interval '0'
+        )
+    end;
+$$;
+
+comment on function lock_internal.try_entity(text, text) is
+    'Takes the lock of an entity until the transaction ends, or says that somebody else has it. Re-entrant. Never waits.';
+
+revoke all on function lock_internal.try_entity(text, text) from public;

@@ -1,0 +1,124 @@
+package tests
+
+import (
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// dumpTool is pg_dump or pg_restore, of a version that knows this server.
+func dumpTool(t *testing.T, name string) string {
+	t.Helper()
+	path := ""
+	if target.own != nil {
+		path = filepath.Join(target.own.BinDir, name)
+	}
+	if _, err := exec.LookPath(path); err != nil {
+		if path, err = exec.LookPath(name); err != nil {
+			t.Skipf("%s is not here: %v", name, err)
+		}
+	}
+	out, err := exec.Command(path, "--version").Output()
+	must(t, err)
+	major, err := strconv.Atoi(regexp.MustCompile(`\d+`).FindString(string(out)))
+	must(t, err)
+	if major < target.number/10000 {
+		t.Skipf("%s is of version %d, and the server of %d", name, major, target.number/10000)
+	}
+	return path
+}
+
+// A dump is restored into an empty database of its owner or of another role, whole or the two schemas alone, with and without rights.
+func TestRestore(t *testing.T) {
+	onlyPostgreSQL(t, "it has tools of its own")
+	t.Parallel()
+	dump, restore := dumpTool(t, "pg_dump"), dumpTool(t, "pg_restore")
+	for _, engine := range engines() {
+		e := open(t, engine)
+		app := e.session(t)
+		for _, sql := range []string{
+			"select lock.acquire_mutex('m', 'me')", "select lock.acquire_lease('l', 'me', '1 hour')", "select lock.create_task('t')",
+			"select lock.enqueue('create', 'e')", "select lock.create_throttled_resource('r', '1 hour')", "select lock.acquire_time_slot('s', '1 day')",
+		} {
+			app.exec(sql)
+		}
+		want := snapshot(t, e)
+		for _, who := range []string{"locks_owner", "locks_app"} {
+			for _, what := range []string{"whole", "by schema"} {
+				for _, rights := range []string{"with rights", "without rights"} {
+					t.Run(strings.Join([]string{engine, who, what, rights}, " "), func(t *testing.T) {
+						t.Parallel()
+						file := filepath.Join(t.TempDir(), "dump")
+						arguments := []string{"-Fc", "-f", file}
+						if what == "by schema" {
+							arguments = append(arguments, "-n", "lock", "-n", "lock_internal")
+						}
+						if out, err := exec.Command(dump, append(arguments, e.owner)...).CombinedOutput(); err != nil {
+							t.Fatalf("%v\n%s", err, out)
+						}
+						copied := openEmpty(t, engine)
+						// The role that restores owns the database, and the application has a role of another name.
+						address, err := url.Parse(copied.owner)
+						must(t, err)
+						owner, granted := as(copied.owner, who, strings.TrimPrefix(address.Path, "/")), "locks_app"
+						if who == "locks_app" {
+							granted = "locks_owner"
+							super := copied.sessionAs(t, copied.super)
+							super.exec("do $$ begin execute format('alter database %I owner to locks_app', current_database()); end $$")
+						}
+						arguments = []string{"-d", owner, "--no-owner", "--exit-on-error"}
+						if rights == "without rights" {
+							arguments = append(arguments, "--no-acl")
+						}
+						arguments = append(arguments[:len(arguments):len(arguments)], file)
+						if out, err := exec.Command(restore, arguments...).CombinedOutput(); err != nil {
+							t.Fatalf("%v\n%s", err, out)
+						}
+						boss := copied.sessionAs(t, owner)
+						boss.exec("select lock.grant_to($1)", granted)
+						if findings := get[int](boss, "select count(*)::int from lock.check() where subject = 'rights'"); findings > 0 {
+							t.Errorf("%d findings about rights", findings)
+						}
+						acl := regexp.MustCompile(`\bacl \S+( \S+=\S+)*`)
+						strip := func(lines []string) (kept []string) {
+							for _, line := range lines {
+								if who != "locks_owner" {
+									line = acl.ReplaceAllString(line, "")
+								}
+								kept = append(kept, line)
+							}
+							return kept
+						}
+						for _, line := range differences(strip(want), strip(snapshot(t, copied))) {
+							t.Errorf("differs: %s", line)
+						}
+						user := copied.sessionAs(t, strings.Replace(owner, who+"@", granted+"@", 1))
+						answers(user, engine, "select lock.engine()")
+						answers(user, false, "select lock.acquire_mutex('m', 'you')")
+						answers(user, 0, "select count(*)::int from lock.acquire_lease('l', 'you', '1 hour')")
+						answers(user, "t", "select id from lock.capture(1)")
+						answers(user, false, "select lock.acquire_time_slot('s', '1 day')")
+						user.exec("begin; select lock.exclusive('customer:42'); commit")
+						tx, err := user.conn.Begin(ctx)
+						must(t, err)
+						var entity string
+						must(t, tx.QueryRow(ctx, "select entity_id from lock.capture_request('00000000-0000-4000-8000-000000000001')").Scan(&entity))
+						_, err = tx.Exec(ctx, "select lock.settle_request('00000000-0000-4000-8000-000000000001')")
+						must(t, err)
+						must(t, tx.Commit(ctx))
+						user.fails("42501", "table lock.mutex")
+						if what == "whole" {
+							if err := migrate(owner, 0); err != nil {
+								t.Errorf("goose up: %v", err)
+							}
+						}
+					})
+				}
+			}
+		}
+	}
+}
