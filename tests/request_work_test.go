@@ -746,7 +746,7 @@ func TestRequestWorkLife(t *testing.T) {
 				return get[bool](super, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')")
 			})
 			idle(t, e, 1)
-			eventually(t, "it has looked once more", func() bool { return queries.lookedLast(0, "CaptureRequest", "savepoint", "rollback") })
+			eventually(t, "it has looked once more", func() bool { return queries.lookedListed("CaptureRequest", "savepoint", "rollback") })
 			s.exec("select pg_advisory_unlock(9, 9)")
 			var status string
 			eventually(t, "it is settled", func() bool {

@@ -144,28 +144,43 @@ func (l *queryLog) since(n int) (asked []string) {
 // lookedLast says whether after the first n queries a worker listed itself, found no transaction it has to wait for, and looked for
 // work after that, with nothing found and nothing left to ask: the worker sleeps. A look ends with queries that contain these texts.
 func (l *queryLog) lookedLast(n int, look ...string) bool {
+	waits, looked := l.lookedSince(n, look)
+	return looked && !waits
+}
+
+// lookedListed is lookedLast for a worker that may have to wait for somebody's open transaction, and asks about it.
+func (l *queryLog) lookedListed(look ...string) bool {
+	_, looked := l.lookedSince(0, look)
+	return looked
+}
+
+func (l *queryLog) lookedSince(n int, look []string) (waits, looked bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	asked := -1
-	for i, query := range l.queries[n:] {
+	var after []*loggedQuery // the last time that the worker listed itself
+	listed := false
+	for _, query := range l.queries[n:] {
 		if !query.ended {
-			return false
+			return false, false
 		}
-		if strings.HasPrefix(query.sql, "-- name: OpenTransactions ") {
-			asked = n + i
+		switch {
+		case strings.HasPrefix(query.sql, "-- name: StartIdling "):
+			after, listed = nil, true
+		case strings.HasPrefix(query.sql, "-- name: OpenTransactions "):
+			if waits = query.rows > 0; !waits {
+				after = nil // it looks after that
+			}
+		default:
+			after = append(after, query)
 		}
 	}
-	if asked < 0 || l.queries[asked].rows > 0 {
-		return false
-	}
-	after := l.queries[asked+1:]
 	for i, text := range look {
 		at := len(after) - len(look) + i
 		if at < 0 || !strings.Contains(after[at].sql, text) {
-			return false
+			return waits, false
 		}
 	}
-	return after[len(after)-len(look)].rows == 0
+	return waits, listed && after[len(after)-len(look)].rows == 0
 }
 
 // listening counts the back ends of the log's listeners that are there, and returns one.
