@@ -160,6 +160,7 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	if err != nil || len(batch) == 0 {
 		return false, err
 	}
+	wake.Found(ctx)
 	line := w.line
 	w.line = max(line, batch[0].RequestID)
 
