@@ -515,20 +515,57 @@ end;
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/common/check_primary.sql
+-- file: sql/functions/common/check_count.sql
 -- +goose StatementBegin
--- check_primary refuses to work on a standby, where a lock would exclude nobody.
-create or replace function lock_internal.check_primary()
+-- check_count refuses a number of things that is null or below 1.
+create or replace function lock_internal.check_count(
+    value  integer,
+    what   text
+)
 returns void
 language plpgsql
-volatile
+immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if pg_is_in_recovery() then
-        raise exception 'a lock on a standby would exclude nobody'
-            using errcode = 'read_only_sql_transaction',
-                  hint = 'Connect to the primary, for example with target_session_attrs=read-write.';
+    if value is null then
+        raise exception '% must not be null', what
+            using errcode = 'null_value_not_allowed',
+                  hint = format('Pass a number of at least 1 as %s.', what);
+    elsif value < 1 then
+        raise exception '% must be at least 1, not %', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = format('Pass a number of at least 1 as %s.', what);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/common/check_id.sql
+-- +goose StatementBegin
+-- check_id refuses an id, name or owner that is null, empty or longer than 1024 bytes.
+create or replace function lock_internal.check_id(
+    value  text,
+    what   text
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if value is null then
+        raise exception '% must not be null', what
+            using errcode = 'null_value_not_allowed',
+                  hint = format('Pass a text of 1 to 1024 bytes as %s.', what);
+    elsif value = '' then
+        raise exception '% must not be empty', what
+            using errcode = 'invalid_parameter_value',
+                  hint = format('Pass a text of 1 to 1024 bytes as %s.', what);
+    elsif octet_length(value) > 1024 then
+        raise exception '% is % bytes long, and at most 1024 are allowed', what, octet_length(value)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Use a shorter text, for example encode(sha256(convert_to(id, ''UTF8'')), ''hex'').';
     end if;
 end;
 $$;
@@ -536,7 +573,8 @@ $$;
 
 -- file: sql/functions/common/check_interval.sql
 -- +goose StatementBegin
--- check_interval refuses an interval that is null, infinite, zero, negative or over 100 years, and, where a fixed length is needed, months.
+-- check_interval refuses an interval that is null, infinite, over 100 years or not positive in every
+-- month, and, where a fixed length is needed, months.
 create or replace function lock_internal.check_interval(
     value  interval,
     what   text,
@@ -568,27 +606,7 @@ begin
         raise exception '% must be at most 36525 days (100 years), not %', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass a shorter interval.';
-    end if;
-end;
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/common/check_length.sql
--- +goose StatementBegin
--- check_length refuses what check_interval refuses, and mixtures that are not positive in February.
-create or replace function lock_internal.check_length(
-    value  interval,
-    what   text,
-    fixed  boolean
-)
-returns void
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform lock_internal.check_interval(check_length.value, check_length.what, check_length.fixed);
-    if timestamp '2001-02-01' + check_length.value <= timestamp '2001-02-01' then
+    elsif timestamp '2001-02-01' + value <= timestamp '2001-02-01' then
         raise exception '% must be positive in every month, and % is not', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Do not mix positive months with negative days.';
@@ -597,76 +615,20 @@ end;
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/common/check_max.sql
+-- file: sql/functions/common/check_primary.sql
 -- +goose StatementBegin
--- check_max refuses a limit that is null or below 1.
-create or replace function lock_internal.check_max(
-    max  integer
-)
-returns void
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if check_max.max is null then
-        raise exception 'max must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass how many one call may take at most.';
-    elsif check_max.max < 1 then
-        raise exception 'max must be at least 1, not %', check_max.max
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass how many one call may take at most.';
-    end if;
-end;
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/common/check_drop.sql
--- +goose StatementBegin
--- check_drop refuses bad arguments of the functions that drop unused ids.
-create or replace function lock_internal.check_drop(
-    unused_for  interval,
-    max         integer
-)
+-- check_primary refuses to work on a standby, where a lock would exclude nobody.
+create or replace function lock_internal.check_primary()
 returns void
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock_internal.check_primary();
-    perform lock_internal.check_length(check_drop.unused_for, 'unused_for', false);
-    perform lock_internal.check_max(check_drop.max);
-end;
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/common/check_id.sql
--- +goose StatementBegin
--- check_id refuses an id, name or owner that is null, empty or longer than 1024 bytes.
-create or replace function lock_internal.check_id(
-    value  text,
-    what   text
-)
-returns void
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if value is null then
-        raise exception '% must not be null', what
-            using errcode = 'null_value_not_allowed',
-                  hint = format('Pass a text of 1 to 1024 bytes as %s.', what);
-    elsif value = '' then
-        raise exception '% must not be empty', what
-            using errcode = 'invalid_parameter_value',
-                  hint = format('Pass a text of 1 to 1024 bytes as %s.', what);
-    elsif octet_length(value) > 1024 then
-        raise exception '% is % bytes long, and at most 1024 are allowed', what, octet_length(value)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Use a shorter text, for example encode(sha256(convert_to(id, ''UTF8'')), ''hex'').';
+    if pg_is_in_recovery() then
+        raise exception 'a lock on a standby would exclude nobody'
+            using errcode = 'read_only_sql_transaction',
+                  hint = 'Connect to the primary, for example with target_session_attrs=read-write.';
     end if;
 end;
 $$;
@@ -726,22 +688,6 @@ as $$
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/common/milliseconds.sql
--- +goose StatementBegin
--- milliseconds turns a wait into what lock_timeout takes: rounded up, at least 1, at most its greatest value (24.8 days).
-create or replace function lock_internal.milliseconds(
-    wait  interval
-)
-returns integer
-language sql
-immutable
-parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-    select greatest(1, least(2147483647, ceil(extract(epoch from milliseconds.wait) * 1000)))::integer;
-$$;
--- +goose StatementEnd
-
 -- file: sql/functions/common/record_forced_release.sql
 -- +goose StatementBegin
 -- record_forced_release writes down who took a lock away from its holder, why, and what was taken.
@@ -783,16 +729,23 @@ $$;
 
 -- file: sql/functions/common/unused_before.sql
 -- +goose StatementBegin
--- unused_before is the latest start of an hour, in UTC, all of which was over at least unused_for ago.
+-- unused_before checks the arguments of the functions that drop unused ids, and returns the latest
+-- start of an hour, in UTC, all of which was over at least unused_for ago.
 create or replace function lock_internal.unused_before(
-    unused_for  interval
+    unused_for  interval,
+    max         integer
 )
 returns timestamp
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-    select lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
+begin
+    perform lock_internal.check_primary();
+    perform lock_internal.check_interval(unused_before.unused_for, 'unused_for', false);
+    perform lock_internal.check_count(unused_before.max, 'max');
+    return lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
+end;
 $$;
 -- +goose StatementEnd
 
@@ -963,16 +916,13 @@ drop function if exists lock_internal.refuse_dependents(text[]);
 drop function if exists lock_internal.end_migration(integer, text);
 
 -- gone: sql/functions/common/unused_before.sql
-drop function if exists lock_internal.unused_before(interval);
+drop function if exists lock_internal.unused_before(interval, integer);
 
 -- gone: sql/functions/common/utc.sql
 drop function if exists lock_internal.utc(timestamptz);
 
 -- gone: sql/functions/common/record_forced_release.sql
 drop function if exists lock_internal.record_forced_release(text, text, text, jsonb);
-
--- gone: sql/functions/common/milliseconds.sql
-drop function if exists lock_internal.milliseconds(interval);
 
 -- gone: sql/functions/common/is_yugabyte.sql
 drop function if exists lock_internal.is_yugabyte();
@@ -983,23 +933,17 @@ drop function if exists lock_internal.full_hour(timestamp);
 -- gone: sql/functions/common/check_text.sql
 drop function if exists lock_internal.check_text(text, text);
 
--- gone: sql/functions/common/check_id.sql
-drop function if exists lock_internal.check_id(text, text);
-
--- gone: sql/functions/common/check_drop.sql
-drop function if exists lock_internal.check_drop(interval, integer);
-
--- gone: sql/functions/common/check_max.sql
-drop function if exists lock_internal.check_max(integer);
-
--- gone: sql/functions/common/check_length.sql
-drop function if exists lock_internal.check_length(interval, text, boolean);
+-- gone: sql/functions/common/check_primary.sql
+drop function if exists lock_internal.check_primary();
 
 -- gone: sql/functions/common/check_interval.sql
 drop function if exists lock_internal.check_interval(interval, text, boolean);
 
--- gone: sql/functions/common/check_primary.sql
-drop function if exists lock_internal.check_primary();
+-- gone: sql/functions/common/check_id.sql
+drop function if exists lock_internal.check_id(text, text);
+
+-- gone: sql/functions/common/check_count.sql
+drop function if exists lock_internal.check_count(integer, text);
 
 -- gone: sql/functions/common/await_row.sql
 drop function if exists lock_internal.await_row(regclass, name, text, integer);

@@ -176,13 +176,11 @@ set enable_bitmapscan = off
 set enable_sort = off
 as $$
 declare
+    before   constant timestamp := lock_internal.unused_before(drop_unused_mutexes.unused_for, drop_unused_mutexes.max);
     idle     text[];
     held     text[];
     dropped  bigint;
-    before   timestamp;
 begin
-    perform lock_internal.check_drop(drop_unused_mutexes.unused_for, drop_unused_mutexes.max);
-    before := lock_internal.unused_before(drop_unused_mutexes.unused_for);
     loop
         select
             array_agg(oldest.task_id) filter (where not oldest.acquired),

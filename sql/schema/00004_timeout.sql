@@ -45,40 +45,6 @@ comment on view lock.timeout_status is
 
 -- functions of timeout: written by make migration, not by hand
 
--- file: sql/functions/timeout/pull_back_timeout.sql
--- +goose StatementBegin
--- pull_back_timeout brings a time that lies far in the future back to now, because the clock was set back since it was stored.
---
--- Nothing is granted early: the grant was made before now, so a full interval from now is at least one from the grant. The
--- margin keeps it from steps of milliseconds and from servers whose clocks differ. A row that somebody holds is left alone.
-create or replace function lock_internal.pull_back_timeout(
-    task_id  text
-)
-returns void
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    right_now  constant timestamptz := clock_timestamp();
-begin
-    update lock.timeout
-    set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
-    where timeout.task_id = (
-        select ahead.task_id
-        from lock.timeout as ahead
-        where ahead.task_id = pull_back_timeout.task_id
-          and lock_internal.utc(ahead.ts) > lock_internal.utc(right_now) + ahead.timeout + interval '1 minute'
-        for no key update skip locked
-    );
-    if found then
-        raise log 'timeout "%" was acquired in the future: the clock was set back; it is denied for one interval from now', pull_back_timeout.task_id;
-    end if;
-end;
-$$;
--- +goose StatementEnd
-
 -- file: sql/functions/timeout/create_timeout.sql
 -- +goose StatementBegin
 -- create_timeout makes a timeout that can be acquired at once; false when it exists, which then has the new interval.
@@ -95,7 +61,7 @@ as $$
 begin
     perform lock_internal.check_primary();
     perform lock_internal.check_id(create_timeout.task_id, 'task_id');
-    perform lock_internal.check_length(create_timeout.timeout, 'timeout', false);
+    perform lock_internal.check_interval(create_timeout.timeout, 'timeout', false);
     -- As text, because 1 month and 30 days are equal as intervals.
     perform
     from lock.timeout
@@ -136,6 +102,10 @@ comment on function lock.create_timeout(text, interval) is
 -- It takes the row, looks and waits as acquire_mutex does, by a clock that each round reads anew.
 -- The sum is made in UTC, so that days and months do not depend on the session's time zone. The
 -- insert makes a row only when somebody dropped it meanwhile, and the error takes it back.
+--
+-- A time that lies far in the future is brought back to now, by a clock that is read behind the
+-- row: a grant that is seen was made before that, so nothing is granted early. The margin keeps it
+-- from steps of milliseconds and from servers whose clocks differ.
 create or replace function lock.acquire_timeout(
     task_id  text
 )
@@ -151,10 +121,7 @@ declare
     passed     boolean;
     ahead      boolean;
 begin
-    if acquire_timeout.task_id is null
-        or octet_length(acquire_timeout.task_id) not between 1 and 1024
-        or pg_is_in_recovery()
-    then
+    if (octet_length(acquire_timeout.task_id) between 1 and 1024 and not pg_is_in_recovery()) is not true then
         perform lock_internal.check_primary();
         perform lock_internal.check_id(acquire_timeout.task_id, 'task_id');
     end if;
@@ -181,7 +148,18 @@ begin
         where timeout.task_id = acquire_timeout.task_id;
         exit when not found;
         if ahead then
-            perform lock_internal.pull_back_timeout(acquire_timeout.task_id);
+            update lock.timeout
+            set ts = clock_timestamp(), unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()) + timeout.timeout)
+            where timeout.task_id = (
+                select far.task_id
+                from lock.timeout as far
+                where far.task_id = acquire_timeout.task_id
+                  and lock_internal.utc(far.ts) > lock_internal.utc(clock_timestamp()) + far.timeout + interval '1 minute'
+                for no key update skip locked
+            );
+            if found then
+                raise log 'timeout "%" was acquired in the future: the clock was set back; it is denied for one interval from now', acquire_timeout.task_id;
+            end if;
         end if;
         if not passed then
             return false;
@@ -226,11 +204,9 @@ set enable_bitmapscan = off
 set enable_sort = off
 as $$
 declare
-    before   timestamp;
+    before   constant timestamp := lock_internal.unused_before(drop_unused_timeouts.unused_for, drop_unused_timeouts.max);
     dropped  bigint;
 begin
-    perform lock_internal.check_drop(drop_unused_timeouts.unused_for, drop_unused_timeouts.max);
-    before := lock_internal.unused_before(drop_unused_timeouts.unused_for);
     delete from lock.timeout
     where timeout.task_id = any(array(
         select oldest.task_id
@@ -266,34 +242,28 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    previous  lock.timeout;
+    previous  jsonb;
 begin
-    perform lock_internal.check_primary();
     perform lock_internal.check_id(force_release_timeout.task_id, 'task_id');
     perform lock_internal.check_text(force_release_timeout.reason, 'reason');
-    -- One that is free is not even locked.
-    perform
-    from lock.timeout
-    where timeout.task_id = force_release_timeout.task_id
-      and lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(clock_timestamp());
-    if found then
-        return false;
-    end if;
-    select * into previous
-    from lock.timeout
-    where timeout.task_id = force_release_timeout.task_id
+    select to_jsonb(held) into previous
+    from lock.timeout as held
+    where held.task_id = force_release_timeout.task_id
+      and lock_internal.utc(held.ts) + held.timeout >= lock_internal.utc(clock_timestamp())
     for no key update;
     if not found then
+        perform from lock.timeout where timeout.task_id = force_release_timeout.task_id;
+        if found then
+            return false;
+        end if;
         raise exception 'timeout "%" was never created', force_release_timeout.task_id
             using errcode = 'no_data_found',
                   hint = 'select task_id from lock.timeout lists what there is.';
-    elsif lock_internal.utc(previous.ts) + previous.timeout < lock_internal.utc(clock_timestamp()) then
-        return false;
     end if;
     update lock.timeout
     set ts = '-infinity'
     where timeout.task_id = force_release_timeout.task_id;
-    perform lock_internal.record_forced_release('timeout', force_release_timeout.task_id, force_release_timeout.reason, to_jsonb(previous));
+    perform lock_internal.record_forced_release('timeout', force_release_timeout.task_id, force_release_timeout.reason, previous);
     return true;
 end;
 $$;
@@ -325,9 +295,6 @@ drop function if exists lock.acquire_timeout(text);
 
 -- gone: sql/functions/timeout/create_timeout.sql
 drop function if exists lock.create_timeout(text, interval);
-
--- gone: sql/functions/timeout/pull_back_timeout.sql
-drop function if exists lock_internal.pull_back_timeout(text);
 
 -- end of functions
 

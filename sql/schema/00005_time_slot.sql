@@ -81,7 +81,7 @@ begin
     then
         perform lock_internal.check_primary();
         perform lock_internal.check_id(acquire_time_slot.task_id, 'task_id');
-        perform lock_internal.check_length(acquire_time_slot.resolution, 'resolution', true);
+        perform lock_internal.check_interval(acquire_time_slot.resolution, 'resolution', true);
         if not isfinite(acquire_time_slot.at) then
             raise exception 'at must be finite, not %', acquire_time_slot.at
                 using errcode = 'invalid_parameter_value',
@@ -149,11 +149,9 @@ set enable_bitmapscan = off
 set enable_sort = off
 as $$
 declare
-    before   timestamp;
+    before   constant timestamp := lock_internal.unused_before(drop_unused_time_slots.unused_for, drop_unused_time_slots.max);
     dropped  bigint;
 begin
-    perform lock_internal.check_drop(drop_unused_time_slots.unused_for, drop_unused_time_slots.max);
-    before := lock_internal.unused_before(drop_unused_time_slots.unused_for);
     delete from lock.time_slot
     where time_slot.task_id = any(array(
         select oldest.task_id

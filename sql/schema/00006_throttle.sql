@@ -72,7 +72,7 @@ as $$
 begin
     perform lock_internal.check_primary();
     perform lock_internal.check_id(create_throttled_resource.resource_id, 'resource_id');
-    perform lock_internal.check_length(create_throttled_resource.throttle_interval, 'throttle_interval', false);
+    perform lock_internal.check_interval(create_throttled_resource.throttle_interval, 'throttle_interval', false);
     -- As text, because 1 month and 30 days are equal as intervals.
     perform
     from lock.throttled_resource
@@ -127,11 +127,9 @@ set enable_bitmapscan = off
 set enable_sort = off
 as $$
 declare
-    before   timestamp;
+    before   constant timestamp := lock_internal.unused_before(drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max);
     dropped  bigint;
 begin
-    perform lock_internal.check_drop(drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max);
-    before := lock_internal.unused_before(drop_unused_throttled_resources.unused_for);
     delete from lock.throttled_resource
     where throttled_resource.resource_id = any(array(
         select oldest.resource_id
@@ -167,34 +165,28 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    previous  lock.throttled_resource;
+    previous  jsonb;
 begin
-    perform lock_internal.check_primary();
     perform lock_internal.check_id(force_release_throttled_resource.resource_id, 'resource_id');
     perform lock_internal.check_text(force_release_throttled_resource.reason, 'reason');
-    -- One that is free is not even locked.
-    perform
-    from lock.throttled_resource
-    where throttled_resource.resource_id = force_release_throttled_resource.resource_id
-      and lock_internal.utc(throttled_resource.last_locked) + throttled_resource.throttle_interval < lock_internal.utc(clock_timestamp());
-    if found then
-        return false;
-    end if;
-    select * into previous
-    from lock.throttled_resource
-    where throttled_resource.resource_id = force_release_throttled_resource.resource_id
+    select to_jsonb(held) into previous
+    from lock.throttled_resource as held
+    where held.resource_id = force_release_throttled_resource.resource_id
+      and lock_internal.utc(held.last_locked) + held.throttle_interval >= lock_internal.utc(clock_timestamp())
     for no key update;
     if not found then
+        perform from lock.throttled_resource where throttled_resource.resource_id = force_release_throttled_resource.resource_id;
+        if found then
+            return false;
+        end if;
         raise exception 'throttled resource "%" was never created', force_release_throttled_resource.resource_id
             using errcode = 'no_data_found',
                   hint = 'select resource_id from lock.throttled_resource lists what there is.';
-    elsif lock_internal.utc(previous.last_locked) + previous.throttle_interval < lock_internal.utc(clock_timestamp()) then
-        return false;
     end if;
     update lock.throttled_resource
     set last_locked = '-infinity', last_locker_details = ''
     where throttled_resource.resource_id = force_release_throttled_resource.resource_id;
-    perform lock_internal.record_forced_release('throttle', force_release_throttled_resource.resource_id, force_release_throttled_resource.reason, to_jsonb(previous));
+    perform lock_internal.record_forced_release('throttle', force_release_throttled_resource.resource_id, force_release_throttled_resource.reason, previous);
     return true;
 end;
 $$;
@@ -204,42 +196,6 @@ comment on function lock.force_release_throttled_resource(text, text) is
     'For the schema''s owner. Lets a resource be locked at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
     'Waits for a transaction that has just locked it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
--- file: sql/functions/throttle/pull_back_throttled_resource.sql
--- +goose StatementBegin
--- pull_back_throttled_resource brings a time that lies far in the future back to now, because the clock was set back since it was stored.
---
--- Nothing is granted early: the grant was made before now, so a full interval from now is at least one from the grant. The
--- margin keeps it from steps of milliseconds and from servers whose clocks differ. A row that somebody holds is left alone.
-create or replace function lock_internal.pull_back_throttled_resource(
-    resource_id  text
-)
-returns void
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    right_now  constant timestamptz := clock_timestamp();
-begin
-    update lock.throttled_resource
-    set
-        last_locked = right_now,
-        unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + throttled_resource.throttle_interval)
-    where throttled_resource.resource_id = (
-        select ahead.resource_id
-        from lock.throttled_resource as ahead
-        where ahead.resource_id = pull_back_throttled_resource.resource_id
-          and lock_internal.utc(ahead.last_locked) > lock_internal.utc(right_now) + ahead.throttle_interval + interval '1 minute'
-        for no key update skip locked
-    );
-    if found then
-        raise log 'throttled resource "%" was locked in the future: the clock was set back; it is denied for one interval from now', pull_back_throttled_resource.resource_id;
-    end if;
-end;
-$$;
--- +goose StatementEnd
-
 -- file: sql/functions/throttle/lock_throttled_resource.sql
 -- +goose StatementBegin
 -- lock_throttled_resource returns true when the resource was not granted within its interval, and never waits to say so.
@@ -247,7 +203,7 @@ $$;
 -- The update takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
 -- transaction has granted, or is granting, is a denial as well, whether that transaction commits or not. The look that follows
 -- only tells a denial from a resource that is unknown. The sum is made in UTC, so that days and months do not depend on the
--- session's time zone.
+-- session's time zone. A time that lies far in the future is brought back to now as acquire_timeout does.
 create or replace function lock.lock_throttled_resource(
     resource_id  text,
     details      text
@@ -262,13 +218,12 @@ declare
     right_now  constant timestamptz := clock_timestamp();
     ahead      boolean;
 begin
-    if lock_throttled_resource.resource_id is null
-        or octet_length(lock_throttled_resource.resource_id) not between 1 and 1024
-        or lock_throttled_resource.details is null
-        or octet_length(lock_throttled_resource.details) > 1024
-        or ltrim(lock_throttled_resource.details, E' \t\n\x0b\f\r') = ''
-        or pg_is_in_recovery()
-    then
+    if (
+        octet_length(lock_throttled_resource.resource_id) between 1 and 1024
+        and octet_length(lock_throttled_resource.details) <= 1024
+        and ltrim(lock_throttled_resource.details, E' \t\n\x0b\f\r') <> ''
+        and not pg_is_in_recovery()
+    ) is not true then
         perform lock_internal.check_primary();
         perform lock_internal.check_id(lock_throttled_resource.resource_id, 'resource_id');
         perform lock_internal.check_text(lock_throttled_resource.details, 'details');
@@ -296,7 +251,20 @@ begin
             using errcode = 'no_data_found',
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
     elsif ahead then
-        perform lock_internal.pull_back_throttled_resource(lock_throttled_resource.resource_id);
+        update lock.throttled_resource
+        set
+            last_locked = clock_timestamp(),
+            unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()) + throttled_resource.throttle_interval)
+        where throttled_resource.resource_id = (
+            select far.resource_id
+            from lock.throttled_resource as far
+            where far.resource_id = lock_throttled_resource.resource_id
+              and lock_internal.utc(far.last_locked) > lock_internal.utc(clock_timestamp()) + far.throttle_interval + interval '1 minute'
+            for no key update skip locked
+        );
+        if found then
+            raise log 'throttled resource "%" was locked in the future: the clock was set back; it is denied for one interval from now', lock_throttled_resource.resource_id;
+        end if;
     end if;
     return false;
 end;
@@ -324,9 +292,6 @@ select lock_internal.refuse_dependents('{lock.throttled_resource_status, lock.th
 
 -- gone: sql/functions/throttle/lock_throttled_resource.sql
 drop function if exists lock.lock_throttled_resource(text, text);
-
--- gone: sql/functions/throttle/pull_back_throttled_resource.sql
-drop function if exists lock_internal.pull_back_throttled_resource(text);
 
 -- gone: sql/functions/throttle/force_release_throttled_resource.sql
 drop function if exists lock.force_release_throttled_resource(text, text);

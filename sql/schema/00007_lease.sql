@@ -69,37 +69,6 @@ comment on view lock.lease_holder is
 
 -- functions of lease: written by make migration, not by hand
 
--- file: sql/functions/lease/check_lease.sql
--- +goose StatementBegin
--- check_lease refuses what acquire_lease and await_lease cannot work with.
-create or replace function lock_internal.check_lease(
-    name     text,
-    owner    text,
-    ttl      interval,
-    permits  integer
-)
-returns void
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform lock_internal.check_id(check_lease.name, 'name');
-    perform lock_internal.check_id(check_lease.owner, 'owner');
-    perform lock_internal.check_interval(check_lease.ttl, 'ttl', true);
-    if check_lease.permits is null then
-        raise exception 'permits must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass how many may hold the name at once, or leave it out for 1.';
-    elsif check_lease.permits < 1 then
-        raise exception 'permits must be at least 1, not %', check_lease.permits
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass how many may hold the name at once, or leave it out for 1.';
-    end if;
-end;
-$$;
--- +goose StatementEnd
-
 -- file: sql/functions/lease/add_lease_name.sql
 -- +goose StatementBegin
 -- add_lease_name makes the row of a new name and returns its first token, which no lease on this
@@ -177,15 +146,17 @@ declare
     granted  lock.lease;
     known    bigint;
 begin
-    if acquire_lease.name is null or acquire_lease.name = '' or octet_length(acquire_lease.name) > 1024
-        or acquire_lease.owner is null or acquire_lease.owner = '' or octet_length(acquire_lease.owner) > 1024
-        or acquire_lease.ttl is null or acquire_lease.ttl <= interval '0' or acquire_lease.ttl >= interval '30 days'
-        or extract(year from acquire_lease.ttl) <> 0 or extract(month from acquire_lease.ttl) <> 0
-        or acquire_lease.permits is null or acquire_lease.permits < 1
-        or pg_is_in_recovery()
-    then
-        perform lock_internal.check_lease(acquire_lease.name, acquire_lease.owner, acquire_lease.ttl, acquire_lease.permits);
+    if (
+        octet_length(acquire_lease.name) between 1 and 1024 and octet_length(acquire_lease.owner) between 1 and 1024
+        and acquire_lease.ttl > interval '0' and acquire_lease.ttl < interval '30 days'
+        and extract(year from acquire_lease.ttl) = 0 and extract(month from acquire_lease.ttl) = 0
+        and acquire_lease.permits > 0 and not pg_is_in_recovery()
+    ) is not true then
         perform lock_internal.check_primary();
+        perform lock_internal.check_id(acquire_lease.name, 'name');
+        perform lock_internal.check_id(acquire_lease.owner, 'owner');
+        perform lock_internal.check_interval(acquire_lease.ttl, 'ttl', true);
+        perform lock_internal.check_count(acquire_lease.permits, 'permits');
     end if;
 
     with gate as (
@@ -516,7 +487,9 @@ declare
     highest     bigint;
     forgotten   bigint;
 begin
-    perform lock_internal.check_drop(drop_unused_leases.unused_for, drop_unused_leases.max);
+    perform lock_internal.check_primary();
+    perform lock_internal.check_interval(drop_unused_leases.unused_for, 'unused_for', false);
+    perform lock_internal.check_count(drop_unused_leases.max, 'max');
     before := clock_timestamp() - drop_unused_leases.unused_for;
 
     perform
@@ -569,27 +542,6 @@ comment on function lock.drop_unused_leases(interval, integer) is
     'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
     'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
 
--- file: sql/functions/lease/notify_lease_waiters.sql
--- +goose StatementBegin
--- notify_lease_waiters notifies channel lock_lease at commit.
---
--- A notification makes every commit of the server queue behind one lock, hence only for a lease that is marked as awaited.
-create or replace function lock_internal.notify_lease_waiters(
-    name  text
-)
-returns void
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
-        perform pg_notify('lock_lease', notify_lease_waiters.name);
-    end if;
-end;
-$$;
--- +goose StatementEnd
-
 -- file: sql/functions/lease/force_release_lease.sql
 -- +goose StatementBegin
 -- force_release_lease takes a live lease from its holder, and records who did so and why; false
@@ -620,8 +572,8 @@ begin
         return false;
     end if;
     perform lock_internal.record_forced_release('lease', previous.name, force_release_lease.reason, to_jsonb(previous));
-    if previous.awaited then
-        perform lock_internal.notify_lease_waiters(previous.name);
+    if previous.awaited and current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
+        perform pg_notify('lock_lease', previous.name);
     end if;
     return true;
 end;
@@ -640,7 +592,8 @@ comment on function lock.force_release_lease(text, bigint, text) is
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
 -- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease,
--- and for who is about to mark the row as awaited, and then finds the mark.
+-- and for who is about to mark the row as awaited, and then finds the mark. Only a marked lease is
+-- worth a notification, which makes every commit of the server queue behind one lock.
 create or replace function lock.release_lease(
     name   text,
     token  bigint
@@ -664,8 +617,8 @@ begin
         perform lock_internal.check_token(release_lease.name, release_lease.token);
         return false;
     end if;
-    if awaited then
-        perform lock_internal.notify_lease_waiters(release_lease.name);
+    if awaited and current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
+        perform pg_notify('lock_lease', release_lease.name);
     end if;
     return live;
 end;
@@ -749,9 +702,6 @@ drop function if exists lock.release_lease(text, bigint);
 -- gone: sql/functions/lease/force_release_lease.sql
 drop function if exists lock.force_release_lease(text, bigint, text);
 
--- gone: sql/functions/lease/notify_lease_waiters.sql
-drop function if exists lock_internal.notify_lease_waiters(text);
-
 -- gone: sql/functions/lease/drop_unused_leases.sql
 drop function if exists lock.drop_unused_leases(interval, integer);
 
@@ -769,9 +719,6 @@ drop function if exists lock.acquire_lease(text, text, interval, integer);
 
 -- gone: sql/functions/lease/add_lease_name.sql
 drop function if exists lock_internal.add_lease_name(text);
-
--- gone: sql/functions/lease/check_lease.sql
-drop function if exists lock_internal.check_lease(text, text, interval, integer);
 
 -- end of functions
 

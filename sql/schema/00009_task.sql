@@ -163,7 +163,7 @@ begin
         and cardinality(capture.statuses) > 0 and capture.statuses <@ '{new,done,failed}'
         and coalesce(octet_length(capture.owner), 1) between 1 and 1024
     ) is not true then
-        perform lock_internal.check_max(capture.max);
+        perform lock_internal.check_count(capture.max, 'max');
         perform lock_internal.check_id(capture.queue_id, 'queue_id');
         perform lock_internal.check_statuses(capture.statuses);
         perform lock_internal.check_id(capture.owner, 'owner');
@@ -620,7 +620,7 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass done, or failed for the dead letters.';
     end if;
-    perform lock_internal.check_max(purge_tasks.max);
+    perform lock_internal.check_count(purge_tasks.max, 'max');
     before := clock_timestamp() - purge_tasks.older_than;
     select array_agg(held.id) into chosen
     from (
@@ -684,11 +684,7 @@ as $$
 begin
     perform lock_internal.check_id(retry_task.id, 'id');
     perform lock_internal.check_id(retry_task.queue_id, 'queue_id');
-    if retry_task.retries_left < 1 then
-        raise exception 'retries_left must be at least 1, not %', retry_task.retries_left
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass how many captures the task may have; null: any number.';
-    end if;
+    perform lock_internal.check_count(retry_task.retries_left, 'retries_left') where retry_task.retries_left is not null;
     update lock.task
     set status = 'new',
         retries_left = retry_task.retries_left,

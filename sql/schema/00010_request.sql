@@ -407,7 +407,7 @@ declare
     purged  bigint;
 begin
     perform lock_internal.check_interval(purge_requests.older_than, 'older_than', false);
-    perform lock_internal.check_max(purge_requests.max);
+    perform lock_internal.check_count(purge_requests.max, 'max');
     delete from lock.request
     where request.request_id = any (array(
         select old.request_id
@@ -447,7 +447,7 @@ as $$
 begin
     perform lock_internal.check_id(request_history.entity_id, 'entity_id');
     perform lock_internal.check_id(request_history.queue_id, 'queue_id');
-    perform lock_internal.check_max(request_history.max);
+    perform lock_internal.check_count(request_history.max, 'max');
     return query
         select *
         from (

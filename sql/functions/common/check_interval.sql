@@ -1,4 +1,5 @@
--- check_interval refuses an interval that is null, infinite, zero, negative or over 100 years, and, where a fixed length is needed, months.
+-- check_interval refuses an interval that is null, infinite, over 100 years or not positive in every
+-- month, and, where a fixed length is needed, months.
 create or replace function lock_internal.check_interval(
     value  interval,
     what   text,
@@ -30,6 +31,10 @@ begin
         raise exception '% must be at most 36525 days (100 years), not %', what, value
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass a shorter interval.';
+    elsif timestamp '2001-02-01' + value <= timestamp '2001-02-01' then
+        raise exception '% must be positive in every month, and % is not', what, value
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Do not mix positive months with negative days.';
     end if;
 end;
 $$;

@@ -1,11 +1,18 @@
--- unused_before is the latest start of an hour, in UTC, all of which was over at least unused_for ago.
+-- unused_before checks the arguments of the functions that drop unused ids, and returns the latest
+-- start of an hour, in UTC, all of which was over at least unused_for ago.
 create or replace function lock_internal.unused_before(
-    unused_for  interval
+    unused_for  interval,
+    max         integer
 )
 returns timestamp
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-    select lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
+begin
+    perform lock_internal.check_primary();
+    perform lock_internal.check_interval(unused_before.unused_for, 'unused_for', false);
+    perform lock_internal.check_count(unused_before.max, 'max');
+    return lock_internal.utc(clock_timestamp()) - unused_before.unused_for - interval '1 hour';
+end;
 $$;

@@ -37,15 +37,17 @@ declare
     granted  lock.lease;
     known    bigint;
 begin
-    if acquire_lease.name is null or acquire_lease.name = '' or octet_length(acquire_lease.name) > 1024
-        or acquire_lease.owner is null or acquire_lease.owner = '' or octet_length(acquire_lease.owner) > 1024
-        or acquire_lease.ttl is null or acquire_lease.ttl <= interval '0' or acquire_lease.ttl >= interval '30 days'
-        or extract(year from acquire_lease.ttl) <> 0 or extract(month from acquire_lease.ttl) <> 0
-        or acquire_lease.permits is null or acquire_lease.permits < 1
-        or pg_is_in_recovery()
-    then
-        perform lock_internal.check_lease(acquire_lease.name, acquire_lease.owner, acquire_lease.ttl, acquire_lease.permits);
+    if (
+        octet_length(acquire_lease.name) between 1 and 1024 and octet_length(acquire_lease.owner) between 1 and 1024
+        and acquire_lease.ttl > interval '0' and acquire_lease.ttl < interval '30 days'
+        and extract(year from acquire_lease.ttl) = 0 and extract(month from acquire_lease.ttl) = 0
+        and acquire_lease.permits > 0 and not pg_is_in_recovery()
+    ) is not true then
         perform lock_internal.check_primary();
+        perform lock_internal.check_id(acquire_lease.name, 'name');
+        perform lock_internal.check_id(acquire_lease.owner, 'owner');
+        perform lock_internal.check_interval(acquire_lease.ttl, 'ttl', true);
+        perform lock_internal.check_count(acquire_lease.permits, 'permits');
     end if;
 
     with gate as (

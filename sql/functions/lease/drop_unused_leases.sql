@@ -20,7 +20,9 @@ declare
     highest     bigint;
     forgotten   bigint;
 begin
-    perform lock_internal.check_drop(drop_unused_leases.unused_for, drop_unused_leases.max);
+    perform lock_internal.check_primary();
+    perform lock_internal.check_interval(drop_unused_leases.unused_for, 'unused_for', false);
+    perform lock_internal.check_count(drop_unused_leases.max, 'max');
     before := clock_timestamp() - drop_unused_leases.unused_for;
 
     perform

@@ -26,8 +26,8 @@ begin
         return false;
     end if;
     perform lock_internal.record_forced_release('lease', previous.name, force_release_lease.reason, to_jsonb(previous));
-    if previous.awaited then
-        perform lock_internal.notify_lease_waiters(previous.name);
+    if previous.awaited and current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
+        perform pg_notify('lock_lease', previous.name);
     end if;
     return true;
 end;

@@ -1,7 +1,8 @@
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
 -- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease,
--- and for who is about to mark the row as awaited, and then finds the mark.
+-- and for who is about to mark the row as awaited, and then finds the mark. Only a marked lease is
+-- worth a notification, which makes every commit of the server queue behind one lock.
 create or replace function lock.release_lease(
     name   text,
     token  bigint
@@ -25,8 +26,8 @@ begin
         perform lock_internal.check_token(release_lease.name, release_lease.token);
         return false;
     end if;
-    if awaited then
-        perform lock_internal.notify_lease_waiters(release_lease.name);
+    if awaited and current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
+        perform pg_notify('lock_lease', release_lease.name);
     end if;
     return live;
 end;

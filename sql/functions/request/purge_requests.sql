@@ -15,7 +15,7 @@ declare
     purged  bigint;
 begin
     perform lock_internal.check_interval(purge_requests.older_than, 'older_than', false);
-    perform lock_internal.check_max(purge_requests.max);
+    perform lock_internal.check_count(purge_requests.max, 'max');
     delete from lock.request
     where request.request_id = any (array(
         select old.request_id

@@ -15,7 +15,7 @@ as $$
 begin
     perform lock_internal.check_id(request_history.entity_id, 'entity_id');
     perform lock_internal.check_id(request_history.queue_id, 'queue_id');
-    perform lock_internal.check_max(request_history.max);
+    perform lock_internal.check_count(request_history.max, 'max');
     return query
         select *
         from (

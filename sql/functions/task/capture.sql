@@ -40,7 +40,7 @@ begin
         and cardinality(capture.statuses) > 0 and capture.statuses <@ '{new,done,failed}'
         and coalesce(octet_length(capture.owner), 1) between 1 and 1024
     ) is not true then
-        perform lock_internal.check_max(capture.max);
+        perform lock_internal.check_count(capture.max, 'max');
         perform lock_internal.check_id(capture.queue_id, 'queue_id');
         perform lock_internal.check_statuses(capture.statuses);
         perform lock_internal.check_id(capture.owner, 'owner');

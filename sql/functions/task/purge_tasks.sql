@@ -26,7 +26,7 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass done, or failed for the dead letters.';
     end if;
-    perform lock_internal.check_max(purge_tasks.max);
+    perform lock_internal.check_count(purge_tasks.max, 'max');
     before := clock_timestamp() - purge_tasks.older_than;
     select array_agg(held.id) into chosen
     from (

@@ -12,7 +12,7 @@ as $$
 begin
     perform lock_internal.check_primary();
     perform lock_internal.check_id(create_throttled_resource.resource_id, 'resource_id');
-    perform lock_internal.check_length(create_throttled_resource.throttle_interval, 'throttle_interval', false);
+    perform lock_internal.check_interval(create_throttled_resource.throttle_interval, 'throttle_interval', false);
     -- As text, because 1 month and 30 days are equal as intervals.
     perform
     from lock.throttled_resource

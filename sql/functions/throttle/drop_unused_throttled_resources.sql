@@ -15,11 +15,9 @@ set enable_bitmapscan = off
 set enable_sort = off
 as $$
 declare
-    before   timestamp;
+    before   constant timestamp := lock_internal.unused_before(drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max);
     dropped  bigint;
 begin
-    perform lock_internal.check_drop(drop_unused_throttled_resources.unused_for, drop_unused_throttled_resources.max);
-    before := lock_internal.unused_before(drop_unused_throttled_resources.unused_for);
     delete from lock.throttled_resource
     where throttled_resource.resource_id = any(array(
         select oldest.resource_id

@@ -10,34 +10,28 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    previous  lock.throttled_resource;
+    previous  jsonb;
 begin
-    perform lock_internal.check_primary();
     perform lock_internal.check_id(force_release_throttled_resource.resource_id, 'resource_id');
     perform lock_internal.check_text(force_release_throttled_resource.reason, 'reason');
-    -- One that is free is not even locked.
-    perform
-    from lock.throttled_resource
-    where throttled_resource.resource_id = force_release_throttled_resource.resource_id
-      and lock_internal.utc(throttled_resource.last_locked) + throttled_resource.throttle_interval < lock_internal.utc(clock_timestamp());
-    if found then
-        return false;
-    end if;
-    select * into previous
-    from lock.throttled_resource
-    where throttled_resource.resource_id = force_release_throttled_resource.resource_id
+    select to_jsonb(held) into previous
+    from lock.throttled_resource as held
+    where held.resource_id = force_release_throttled_resource.resource_id
+      and lock_internal.utc(held.last_locked) + held.throttle_interval >= lock_internal.utc(clock_timestamp())
     for no key update;
     if not found then
+        perform from lock.throttled_resource where throttled_resource.resource_id = force_release_throttled_resource.resource_id;
+        if found then
+            return false;
+        end if;
         raise exception 'throttled resource "%" was never created', force_release_throttled_resource.resource_id
             using errcode = 'no_data_found',
                   hint = 'select resource_id from lock.throttled_resource lists what there is.';
-    elsif lock_internal.utc(previous.last_locked) + previous.throttle_interval < lock_internal.utc(clock_timestamp()) then
-        return false;
     end if;
     update lock.throttled_resource
     set last_locked = '-infinity', last_locker_details = ''
     where throttled_resource.resource_id = force_release_throttled_resource.resource_id;
-    perform lock_internal.record_forced_release('throttle', force_release_throttled_resource.resource_id, force_release_throttled_resource.reason, to_jsonb(previous));
+    perform lock_internal.record_forced_release('throttle', force_release_throttled_resource.resource_id, force_release_throttled_resource.reason, previous);
     return true;
 end;
 $$;

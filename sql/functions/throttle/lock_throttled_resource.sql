@@ -3,7 +3,7 @@
 -- The update takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
 -- transaction has granted, or is granting, is a denial as well, whether that transaction commits or not. The look that follows
 -- only tells a denial from a resource that is unknown. The sum is made in UTC, so that days and months do not depend on the
--- session's time zone.
+-- session's time zone. A time that lies far in the future is brought back to now as acquire_timeout does.
 create or replace function lock.lock_throttled_resource(
     resource_id  text,
     details      text
@@ -18,13 +18,12 @@ declare
     right_now  constant timestamptz := clock_timestamp();
     ahead      boolean;
 begin
-    if lock_throttled_resource.resource_id is null
-        or octet_length(lock_throttled_resource.resource_id) not between 1 and 1024
-        or lock_throttled_resource.details is null
-        or octet_length(lock_throttled_resource.details) > 1024
-        or ltrim(lock_throttled_resource.details, E' \t\n\x0b\f\r') = ''
-        or pg_is_in_recovery()
-    then
+    if (
+        octet_length(lock_throttled_resource.resource_id) between 1 and 1024
+        and octet_length(lock_throttled_resource.details) <= 1024
+        and ltrim(lock_throttled_resource.details, E' \t\n\x0b\f\r') <> ''
+        and not pg_is_in_recovery()
+    ) is not true then
         perform lock_internal.check_primary();
         perform lock_internal.check_id(lock_throttled_resource.resource_id, 'resource_id');
         perform lock_internal.check_text(lock_throttled_resource.details, 'details');
@@ -52,7 +51,20 @@ begin
             using errcode = 'no_data_found',
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
     elsif ahead then
-        perform lock_internal.pull_back_throttled_resource(lock_throttled_resource.resource_id);
+        update lock.throttled_resource
+        set
+            last_locked = clock_timestamp(),
+            unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()) + throttled_resource.throttle_interval)
+        where throttled_resource.resource_id = (
+            select far.resource_id
+            from lock.throttled_resource as far
+            where far.resource_id = lock_throttled_resource.resource_id
+              and lock_internal.utc(far.last_locked) > lock_internal.utc(clock_timestamp()) + far.throttle_interval + interval '1 minute'
+            for no key update skip locked
+        );
+        if found then
+            raise log 'throttled resource "%" was locked in the future: the clock was set back; it is denied for one interval from now', lock_throttled_resource.resource_id;
+        end if;
     end if;
     return false;
 end;

@@ -30,7 +30,7 @@ begin
     then
         perform lock_internal.check_primary();
         perform lock_internal.check_id(acquire_time_slot.task_id, 'task_id');
-        perform lock_internal.check_length(acquire_time_slot.resolution, 'resolution', true);
+        perform lock_internal.check_interval(acquire_time_slot.resolution, 'resolution', true);
         if not isfinite(acquire_time_slot.at) then
             raise exception 'at must be finite, not %', acquire_time_slot.at
                 using errcode = 'invalid_parameter_value',

@@ -15,11 +15,9 @@ set enable_bitmapscan = off
 set enable_sort = off
 as $$
 declare
-    before   timestamp;
+    before   constant timestamp := lock_internal.unused_before(drop_unused_time_slots.unused_for, drop_unused_time_slots.max);
     dropped  bigint;
 begin
-    perform lock_internal.check_drop(drop_unused_time_slots.unused_for, drop_unused_time_slots.max);
-    before := lock_internal.unused_before(drop_unused_time_slots.unused_for);
     delete from lock.time_slot
     where time_slot.task_id = any(array(
         select oldest.task_id

@@ -4,6 +4,10 @@
 -- It takes the row, looks and waits as acquire_mutex does, by a clock that each round reads anew.
 -- The sum is made in UTC, so that days and months do not depend on the session's time zone. The
 -- insert makes a row only when somebody dropped it meanwhile, and the error takes it back.
+--
+-- A time that lies far in the future is brought back to now, by a clock that is read behind the
+-- row: a grant that is seen was made before that, so nothing is granted early. The margin keeps it
+-- from steps of milliseconds and from servers whose clocks differ.
 create or replace function lock.acquire_timeout(
     task_id  text
 )
@@ -19,10 +23,7 @@ declare
     passed     boolean;
     ahead      boolean;
 begin
-    if acquire_timeout.task_id is null
-        or octet_length(acquire_timeout.task_id) not between 1 and 1024
-        or pg_is_in_recovery()
-    then
+    if (octet_length(acquire_timeout.task_id) between 1 and 1024 and not pg_is_in_recovery()) is not true then
         perform lock_internal.check_primary();
         perform lock_internal.check_id(acquire_timeout.task_id, 'task_id');
     end if;
@@ -49,7 +50,18 @@ begin
         where timeout.task_id = acquire_timeout.task_id;
         exit when not found;
         if ahead then
-            perform lock_internal.pull_back_timeout(acquire_timeout.task_id);
+            update lock.timeout
+            set ts = clock_timestamp(), unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()) + timeout.timeout)
+            where timeout.task_id = (
+                select far.task_id
+                from lock.timeout as far
+                where far.task_id = acquire_timeout.task_id
+                  and lock_internal.utc(far.ts) > lock_internal.utc(clock_timestamp()) + far.timeout + interval '1 minute'
+                for no key update skip locked
+            );
+            if found then
+                raise log 'timeout "%" was acquired in the future: the clock was set back; it is denied for one interval from now', acquire_timeout.task_id;
+            end if;
         end if;
         if not passed then
             return false;

@@ -12,7 +12,7 @@ as $$
 begin
     perform lock_internal.check_primary();
     perform lock_internal.check_id(create_timeout.task_id, 'task_id');
-    perform lock_internal.check_length(create_timeout.timeout, 'timeout', false);
+    perform lock_internal.check_interval(create_timeout.timeout, 'timeout', false);
     -- As text, because 1 month and 30 days are equal as intervals.
     perform
     from lock.timeout

@@ -17,11 +17,9 @@ set enable_bitmapscan = off
 set enable_sort = off
 as $$
 declare
-    before   timestamp;
+    before   constant timestamp := lock_internal.unused_before(drop_unused_timeouts.unused_for, drop_unused_timeouts.max);
     dropped  bigint;
 begin
-    perform lock_internal.check_drop(drop_unused_timeouts.unused_for, drop_unused_timeouts.max);
-    before := lock_internal.unused_before(drop_unused_timeouts.unused_for);
     delete from lock.timeout
     where timeout.task_id = any(array(
         select oldest.task_id

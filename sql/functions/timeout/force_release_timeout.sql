@@ -10,34 +10,28 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    previous  lock.timeout;
+    previous  jsonb;
 begin
-    perform lock_internal.check_primary();
     perform lock_internal.check_id(force_release_timeout.task_id, 'task_id');
     perform lock_internal.check_text(force_release_timeout.reason, 'reason');
-    -- One that is free is not even locked.
-    perform
-    from lock.timeout
-    where timeout.task_id = force_release_timeout.task_id
-      and lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(clock_timestamp());
-    if found then
-        return false;
-    end if;
-    select * into previous
-    from lock.timeout
-    where timeout.task_id = force_release_timeout.task_id
+    select to_jsonb(held) into previous
+    from lock.timeout as held
+    where held.task_id = force_release_timeout.task_id
+      and lock_internal.utc(held.ts) + held.timeout >= lock_internal.utc(clock_timestamp())
     for no key update;
     if not found then
+        perform from lock.timeout where timeout.task_id = force_release_timeout.task_id;
+        if found then
+            return false;
+        end if;
         raise exception 'timeout "%" was never created', force_release_timeout.task_id
             using errcode = 'no_data_found',
                   hint = 'select task_id from lock.timeout lists what there is.';
-    elsif lock_internal.utc(previous.ts) + previous.timeout < lock_internal.utc(clock_timestamp()) then
-        return false;
     end if;
     update lock.timeout
     set ts = '-infinity'
     where timeout.task_id = force_release_timeout.task_id;
-    perform lock_internal.record_forced_release('timeout', force_release_timeout.task_id, force_release_timeout.reason, to_jsonb(previous));
+    perform lock_internal.record_forced_release('timeout', force_release_timeout.task_id, force_release_timeout.reason, previous);
     return true;
 end;
 $$;
