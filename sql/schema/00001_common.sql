@@ -287,13 +287,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return query
-    select
-        findings.severity,
-        findings.subject,
-        findings.finding,
-        findings.remedy
-    from lock_internal.findings(version()) as findings;
+    return query select * from lock_internal.findings(version());
 end;
 $$;
 -- +goose StatementEnd
@@ -323,16 +317,19 @@ end;
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/admin/granted_functions.sql
+-- file: sql/functions/admin/grants.sql
 -- +goose StatementBegin
--- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what inlined functions call.
-create or replace function lock_internal.granted_functions()
-returns setof regprocedure
+-- grants lists what grant_to gives: of schema lock every view, and every function but for what is its owner's; and what inlined
+-- functions call.
+create or replace function lock_internal.grants()
+returns setof text
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select pg_proc.oid::regprocedure
+    select 'usage on schema lock'
+    union all
+    select format('execute on function %s', pg_proc.oid::regprocedure)
     from pg_proc
     where pg_proc.pronamespace = 'lock'::regnamespace
       and pg_proc.prorettype <> 'trigger'::regtype
@@ -343,20 +340,8 @@ as $$
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace
       and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key'])
-    order by 1;
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/admin/granted_views.sql
--- +goose StatementBegin
--- granted_views lists what grant_to gives: every view of schema lock.
-create or replace function lock_internal.granted_views()
-returns setof regclass
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select pg_class.oid::regclass
+    union all
+    select format('select on %s', pg_class.oid::regclass)
     from pg_class
     where pg_class.relnamespace = 'lock'::regnamespace
       and pg_class.relkind = 'v'
@@ -376,8 +361,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    granted_function  regprocedure;
-    granted_view      regclass;
+    given  text;
 begin
     if grant_to.role is null then
         raise exception 'role must not be null'
@@ -393,16 +377,10 @@ begin
                   hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
     end if;
     perform lock_internal.revoke_from_public();
-    execute format('grant usage on schema lock to %I', grant_to.role);
-    for granted_function in
-        select granted_functions from lock_internal.granted_functions()
+    for given in
+        select grants from lock_internal.grants()
     loop
-        execute format('grant execute on function %s to %I', granted_function, grant_to.role);
-    end loop;
-    for granted_view in
-        select granted_views from lock_internal.granted_views()
-    loop
-        execute format('grant select on %s to %I', granted_view, grant_to.role);
+        execute format('grant %s to %I', given, grant_to.role);
     end loop;
 end;
 $$;
@@ -434,24 +412,17 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    granted_function  regprocedure;
-    granted_view      regclass;
+    given  text;
 begin
     if revoke_from.role is null then
         raise exception 'role must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the name of a role.';
     end if;
-    execute format('revoke usage on schema lock from %I', revoke_from.role);
-    for granted_function in
-        select granted_functions from lock_internal.granted_functions()
+    for given in
+        select grants from lock_internal.grants()
     loop
-        execute format('revoke execute on function %s from %I', granted_function, revoke_from.role);
-    end loop;
-    for granted_view in
-        select granted_views from lock_internal.granted_views()
-    loop
-        execute format('revoke select on %s from %I', granted_view, revoke_from.role);
+        execute format('revoke %s from %I', given, revoke_from.role);
     end loop;
 end;
 $$;
@@ -960,11 +931,8 @@ drop function if exists lock_internal.granted();
 -- gone: sql/functions/admin/grant_to.sql
 drop function if exists lock.grant_to(name);
 
--- gone: sql/functions/admin/granted_views.sql
-drop function if exists lock_internal.granted_views();
-
--- gone: sql/functions/admin/granted_functions.sql
-drop function if exists lock_internal.granted_functions();
+-- gone: sql/functions/admin/grants.sql
+drop function if exists lock_internal.grants();
 
 -- gone: sql/functions/admin/revoke_from_public.sql
 drop function if exists lock_internal.revoke_from_public();

@@ -7,13 +7,7 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return query
-    select
-        findings.severity,
-        findings.subject,
-        findings.finding,
-        findings.remedy
-    from lock_internal.findings(version()) as findings;
+    return query select * from lock_internal.findings(version());
 end;
 $$;
 
