@@ -480,20 +480,19 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the attempt that lock.capture returned.';
     end if;
-    -- The wait, if any, is here, so that the new deadline counts from behind it.
-    perform
-    from lock.task
-    where task.queue_id = extend_task.queue_id
-      and task.id = extend_task.id
-      and task.attempt = extend_task.attempt
-      and task.status = 'in_progress'
-    for no key update;
+    -- The wait, if any, is in the subselect, so that the new deadline counts from behind it.
     update lock.task
     set deadline = (lock_internal.utc(clock_timestamp()) + extend_task.timeout) at time zone interval '0'
     where task.queue_id = extend_task.queue_id
-      and task.id = extend_task.id
-      and task.attempt = extend_task.attempt
-      and task.status = 'in_progress';
+      and task.id = (
+        select held.id
+        from lock.task as held
+        where held.queue_id = extend_task.queue_id
+          and held.id = extend_task.id
+          and held.attempt = extend_task.attempt
+          and held.status = 'in_progress'
+        for no key update
+      );
     if not found then
         perform lock_internal.check_known(extend_task.id, extend_task.queue_id);
         return false;
@@ -650,9 +649,6 @@ begin
             for update skip locked
         ) as held;
     end if;
-    if chosen is null and more is null then
-        return 0;
-    end if;
     delete from lock.task
     where task.queue_id = purge_tasks.queue_id
       and task.id = any (chosen || more);
@@ -684,7 +680,7 @@ as $$
 begin
     perform lock_internal.check_id(retry_task.id, 'id');
     perform lock_internal.check_id(retry_task.queue_id, 'queue_id');
-    perform lock_internal.check_count(retry_task.retries_left, 'retries_left') where retry_task.retries_left is not null;
+    perform lock_internal.check_count(coalesce(retry_task.retries_left, 1), 'retries_left');
     update lock.task
     set status = 'new',
         retries_left = retry_task.retries_left,

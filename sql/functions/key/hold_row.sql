@@ -45,9 +45,7 @@ begin
         else
             absent := absent + 1;
             if absent > 100 then
-                raise exception 'could not lock key %: its row keeps disappearing or cannot be seen', hold_row.key
-                    using errcode = 'serialization_failure',
-                          hint = 'Retry the transaction.';
+                perform lock_internal.give_up('key', hold_row.key::text);
             end if;
         end if;
     end loop;

@@ -1,7 +1,6 @@
 -- try_shared takes a key as shared does, or answers false when that would take longer than wait.
 --
--- Built as lock.exclusive is: a try that does not wait touches no table, granted or denied. The case is null, and try_key has
--- the word, on the row engine, on a standby, with a wait, and with an argument that is not good.
+-- Built as lock.try_exclusive is.
 create or replace function lock.try_shared(
     key   bigint,
     wait  interval default '0'
@@ -18,11 +17,8 @@ return coalesce(
 );
 
 comment on function lock.try_shared(bigint, interval) is
-    'Takes a key as lock.shared does and returns true, or returns false when somebody else still has it after wait (default 0: at once; '
-    'milliseconds, at most 24.8 days). While it waits, wait stands in for lock_timeout; statement_timeout goes on counting. '
-    'On the row engine a wait asks again every 10 ms instead of queueing. '
-    'Errors: 22004 null, 22023 bad name, or a wait that is negative, infinite or has months, 25006 on a standby, 40P01 deadlock, '
-    '40001 (row engine under snapshot isolation), 57014 statement_timeout.';
+    'Takes a key as lock.shared does and returns true, or returns false when somebody else still has it after wait: see lock.try_exclusive(bigint, interval), '
+    'also for the errors.';
 
 create or replace function lock.try_shared(
     name  text,

@@ -20,20 +20,19 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the attempt that lock.capture returned.';
     end if;
-    -- The wait, if any, is here, so that the new deadline counts from behind it.
-    perform
-    from lock.task
-    where task.queue_id = extend_task.queue_id
-      and task.id = extend_task.id
-      and task.attempt = extend_task.attempt
-      and task.status = 'in_progress'
-    for no key update;
+    -- The wait, if any, is in the subselect, so that the new deadline counts from behind it.
     update lock.task
     set deadline = (lock_internal.utc(clock_timestamp()) + extend_task.timeout) at time zone interval '0'
     where task.queue_id = extend_task.queue_id
-      and task.id = extend_task.id
-      and task.attempt = extend_task.attempt
-      and task.status = 'in_progress';
+      and task.id = (
+        select held.id
+        from lock.task as held
+        where held.queue_id = extend_task.queue_id
+          and held.id = extend_task.id
+          and held.attempt = extend_task.attempt
+          and held.status = 'in_progress'
+        for no key update
+      );
     if not found then
         perform lock_internal.check_known(extend_task.id, extend_task.queue_id);
         return false;

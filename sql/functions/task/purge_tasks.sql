@@ -56,9 +56,6 @@ begin
             for update skip locked
         ) as held;
     end if;
-    if chosen is null and more is null then
-        return 0;
-    end if;
     delete from lock.task
     where task.queue_id = purge_tasks.queue_id
       and task.id = any (chosen || more);

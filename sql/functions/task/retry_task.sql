@@ -13,7 +13,7 @@ as $$
 begin
     perform lock_internal.check_id(retry_task.id, 'id');
     perform lock_internal.check_id(retry_task.queue_id, 'queue_id');
-    perform lock_internal.check_count(retry_task.retries_left, 'retries_left') where retry_task.retries_left is not null;
+    perform lock_internal.check_count(coalesce(retry_task.retries_left, 1), 'retries_left');
     update lock.task
     set status = 'new',
         retries_left = retry_task.retries_left,
