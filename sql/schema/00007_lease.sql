@@ -128,7 +128,8 @@ $$;
 -- lease waits for the end of the one in its place.
 --
 -- The ttl is added in UTC, where every day has 24 hours. A plan that is made while lock.lease is
--- empty is kept, and must not scan it later.
+-- empty is kept, and must not scan it later. The body is long because there are two ways to a grant:
+-- one that never waits, and one that does.
 create or replace function lock.acquire_lease(
     name     text,
     owner    text,
@@ -159,6 +160,7 @@ begin
         perform lock_internal.check_count(acquire_lease.permits, 'permits');
     end if;
 
+    -- The gate is free, and so is a permit: granted.
     with gate as (
         update lock.lease_name
         set token = lease_name.token + 1, granted_at = clock_timestamp()
@@ -183,6 +185,7 @@ begin
         return;
     end if;
 
+    -- All permits are with live leases: denied.
     if acquire_lease.permits <= (
         select count(*)
         from lock.lease
@@ -192,6 +195,7 @@ begin
         return;
     end if;
 
+    -- Wait at the gate, and count behind it.
     begin
         update lock.lease_name
         set token = lease_name.token + 1, granted_at = clock_timestamp()

@@ -19,7 +19,8 @@
 -- lease waits for the end of the one in its place.
 --
 -- The ttl is added in UTC, where every day has 24 hours. A plan that is made while lock.lease is
--- empty is kept, and must not scan it later.
+-- empty is kept, and must not scan it later. The body is long because there are two ways to a grant:
+-- one that never waits, and one that does.
 create or replace function lock.acquire_lease(
     name     text,
     owner    text,
@@ -50,6 +51,7 @@ begin
         perform lock_internal.check_count(acquire_lease.permits, 'permits');
     end if;
 
+    -- The gate is free, and so is a permit: granted.
     with gate as (
         update lock.lease_name
         set token = lease_name.token + 1, granted_at = clock_timestamp()
@@ -74,6 +76,7 @@ begin
         return;
     end if;
 
+    -- All permits are with live leases: denied.
     if acquire_lease.permits <= (
         select count(*)
         from lock.lease
@@ -83,6 +86,7 @@ begin
         return;
     end if;
 
+    -- Wait at the gate, and count behind it.
     begin
         update lock.lease_name
         set token = lease_name.token + 1, granted_at = clock_timestamp()
