@@ -13,11 +13,7 @@ as $$
 begin
     perform lock_internal.check_id(retry_task.id, 'id');
     perform lock_internal.check_id(retry_task.queue_id, 'queue_id');
-    if retry_task.retries_left < 1 then
-        raise exception 'retries_left must be at least 1, not %', retry_task.retries_left
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass how many captures the task may have; null: any number.';
-    end if;
+    perform lock_internal.check_retries(retry_task.retries_left);
     update lock.task
     set status = 'new',
         retries_left = retry_task.retries_left,
