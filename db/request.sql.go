@@ -149,6 +149,19 @@ func (q *Queries) RequestHistory(ctx context.Context, arg RequestHistoryParams) 
 	return items, nil
 }
 
+const retryRequest = `-- name: RetryRequest :one
+select lock.retry_request(request_id => $1::bigint) as request_id
+`
+
+// RetryRequest enqueues what a request that ended in error asked for once more, and returns the new request's id. P0002: there
+// is none; 55000: it is not in error; 23505: a create whose entity has been created since.
+func (q *Queries) RetryRequest(ctx context.Context, requestID int64) (int64, error) {
+	row := q.db.QueryRow(ctx, retryRequest, requestID)
+	var request_id int64
+	err := row.Scan(&request_id)
+	return request_id, err
+}
+
 const settleRequest = `-- name: SettleRequest :one
 select lock.settle_request(process_id => $1::uuid, status => $2::text, message => $3::text, delay => $4::interval) as settled
 `

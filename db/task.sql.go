@@ -302,6 +302,25 @@ func (q *Queries) RetryTask(ctx context.Context, arg RetryTaskParams) (bool, err
 	return revived, err
 }
 
+const retryTasks = `-- name: RetryTasks :one
+select lock.retry_tasks(queue_id => $1::text, retries_left => $2::integer, max => $3::integer) as revived
+`
+
+type RetryTasksParams struct {
+	QueueID     string
+	RetriesLeft *int32
+	Max         int32
+}
+
+// RetryTasks revives at most max dead letters of a queue, those that died first, each with so many captures ahead (nil: any
+// number), and says how many. Call it again while it says max.
+func (q *Queries) RetryTasks(ctx context.Context, arg RetryTasksParams) (int64, error) {
+	row := q.db.QueryRow(ctx, retryTasks, arg.QueueID, arg.RetriesLeft, arg.Max)
+	var revived int64
+	err := row.Scan(&revived)
+	return revived, err
+}
+
 const setStatus = `-- name: SetStatus :one
 select lock.set_status(
     id => $1::text, status => $2::lock.task_status, attempt => $3::bigint,

@@ -52,9 +52,10 @@ func TestAttackBySearchPath(t *testing.T) {
 	}))
 	// What views and defaults have bound that is neither the server's nor ours.
 	const bound = `select count(*) from pg_depend
-		join pg_proc on refclassid = 'pg_proc'::regclass and pg_proc.oid = refobjid
-		where classid in ('pg_rewrite'::regclass, 'pg_attrdef'::regclass, 'pg_constraint'::regclass)
-		and pronamespace = 'public'::regnamespace`
+		left join pg_proc on refclassid = 'pg_proc'::regclass and pg_proc.oid = refobjid
+		left join pg_operator on refclassid = 'pg_operator'::regclass and pg_operator.oid = refobjid
+		where classid in ('pg_rewrite'::regclass, 'pg_attrdef'::regclass, 'pg_constraint'::regclass, 'pg_class'::regclass, 'pg_proc'::regclass)
+		and coalesce(pronamespace, oprnamespace) = 'public'::regnamespace and objid <> refobjid`
 	for _, c := range []struct {
 		name  string
 		files fs.FS
@@ -305,4 +306,45 @@ func TestAttackBySize(t *testing.T) {
 		s.exec(sql, id)
 	}
 	owner.exec("select lock.force_release_mutex($1, $1)", id)
+}
+
+// A function that costs nothing is called for rows that a view leaves out, unless the view is a barrier.
+func TestAttackByACheapFunction(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	owner, app := e.sessionAs(t, e.owner), e.session(t)
+	app.exec("select lock.create_task('secret', retries_left => 5), lock.create_task('dead', retries_left => 0, status => 'failed')")
+	app.exec(`create function pg_temp.peek(id text) returns boolean language plpgsql cost 0.0000001 as $$
+		begin perform set_config('test.seen', current_setting('test.seen', true) || ' ' || id, false); return true; end $$`)
+	for barrier, want := range map[string]bool{"false": true, "true": false} {
+		owner.exec("alter view lock.dead_letter set (security_barrier = " + barrier + ")")
+		app.exec("set test.seen = ''")
+		app.exec("set enable_indexscan = off; set enable_bitmapscan = off")
+		app.exec("select * from lock.dead_letter where pg_temp.peek(id)")
+		if got := strings.Contains(get[string](app, "select current_setting('test.seen')"), "secret"); got != want {
+			t.Errorf("with a barrier %s the function sees what is left out: %v", barrier, got)
+		}
+	}
+}
+
+// What a client leaves behind on a pooled connection changes nothing for the next one.
+func TestAttackBySettings(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, e *env) {
+		s := e.sessionAs(t, e.super)
+		s.exec(`set array_nulls = off; set quote_all_identifiers = on; set datestyle = 'German'; set intervalstyle = 'iso_8601'; set timezone = 'Asia/Kolkata'; set extra_float_digits = -15`)
+		s.exec(`set standard_conforming_strings = on; set xmloption = document; set search_path = pg_temp, public; set enable_indexscan = off; set row_security = off`)
+		for _, setting := range []string{"woken", "forgotten", "heads_kept", "engine", "task_0", "task_63"} {
+			s.exec("select set_config('lock.' || $1, $2, false)", setting, `}{ "',`)
+		}
+		other := open(t, e.engine)
+		undisturbed := other.sessionAs(t, other.super)
+		for call := range strings.SplitSeq(planCalls, ";") {
+			_, want := undisturbed.conn.Exec(ctx, call)
+			if _, err := s.conn.Exec(ctx, call); code(err) != code(want) {
+				t.Errorf("%s: %v instead of %v", call, err, want)
+			}
+		}
+		answers(s, e.engine, "select lock.engine()")
+	})
 }

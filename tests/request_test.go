@@ -583,6 +583,35 @@ func TestRequestDelay(t *testing.T) {
 }
 
 // TestRequestOperators: what the owner of the schema may do to the table by hand.
+// What ended in error is enqueued once more, and stays in the history.
+func TestRequestRetry(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, e *env) {
+		w := newRequestWorker(t, e)
+		w.exec(`select lock.enqueue('create', 'a', '{"n": 1}', 'q'), lock.enqueue('update', 'b', '{"n": 2}', 'q'), lock.enqueue('update', 'c', queue_id => 'q')`)
+		for _, status := range []string{"error", "error", "complete"} {
+			w.capture("q")
+			w.settles(status, 1)
+		}
+		w.line = 0
+		answers(w.session, int64(4), "select lock.retry_request(1)")
+		answers(w.session, int64(5), "select lock.retry_request(2)")
+		w.takes("q", 4)
+		answers(w.session, "create a 1", "select request_type || ' ' || entity_id || ' ' || (payload ->> 'n') from lock.request_history('a', 'q') where request_id = 4")
+		w.settles("complete", 1)
+		w.takes("q", 5)
+		w.settles("complete", 1)
+		for _, c := range []struct{ code, sql string }{
+			{"55000", "select lock.retry_request(3)"}, {"P0002", "select lock.retry_request(99)"}, {"22004", "select lock.retry_request(null)"},
+			{"23505", "select lock.retry_request(1)"}, // created since
+		} {
+			w.fails(c.code, c.sql)
+		}
+		w.exec("select lock.enqueue('update', 'd', queue_id => 'q')")
+		w.fails("55000", "select lock.retry_request((select max(request_id) from lock.request_history('d', 'q')))")
+	})
+}
+
 func TestRequestOperators(t *testing.T) {
 	t.Parallel()
 	t.Run("deleting a request leaves the others", func(t *testing.T) {

@@ -13,8 +13,8 @@ var publicFunctions = strings.Fields(`
 	acquire_lease assert_lease await_lease release_lease renew_lease
 	acquire_mutex create_mutex release_mutex acquire_timeout create_timeout acquire_time_slot
 	create_throttled_resource lock_throttled_resource
-	capture_request enqueue purge_requests request_history settle_request track_changes untrack_changes
-	capture create_task create_tasks extend_task get_task next_task_in purge_tasks retry_task set_status set_statuses settle_and_capture
+	capture_request enqueue purge_requests request_history retry_request settle_request track_changes untrack_changes
+	capture create_task create_tasks extend_task get_task next_task_in purge_tasks retry_task retry_tasks set_status set_statuses settle_and_capture
 	advisory_key check engine exclusive exclusive_all key shared try_exclusive try_shared unlock vacuum
 `)
 

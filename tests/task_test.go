@@ -357,6 +357,26 @@ func TestTaskRetries(t *testing.T) {
 		answers(s, true, "select lock.retry_task('never', null)")
 		answers(s, true, "select retries_left is null from lock.capture(5)")
 	})
+	t.Run("dead letters come back, the oldest first, a bounded number at a time", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s, other := e.session(t), e.session(t)
+		owner := e.sessionAs(t, e.owner)
+		s.exec("select lock.create_tasks(array(select 'd' || n from generate_series(1, 5) n), retries_left => 1), lock.create_task('alive', 'default', available_at => now() + '1 hour')")
+		s.exec("select lock.create_task('elsewhere', 'other', retries_left => 0), lock.create_task('untried', retries_left => 0)")
+		s.exec("select lock.settle_and_capture(array_agg(id), array_agg(attempt), array_agg('failed'::text), 1) from lock.capture(10)")
+		owner.exec("update lock.task set available_at = now() - (10 - substr(id, 2)::integer) * interval '1 hour' where id like 'd_'")
+		answers(s, int64(2), "select lock.retry_tasks(max => 2)")
+		answers(s, "d1:2 d2:2", captured+"lock.capture(10)")
+		other.exec("begin; select lock.retry_task('d3', 1)")
+		answers(s, int64(2), "select lock.retry_tasks(retries_left => null, max => 2)") // it does not wait for the other
+		answers(s, "d4 d5", "select string_agg(id, ' ' order by id) from lock.capture(10) where retries_left is null")
+		other.exec("rollback")
+		answers(s, int64(2), "select lock.retry_tasks(retries_left => 3)")
+		answers(s, "d3:2 untried:2", "select string_agg(id || ':' || retries_left, ' ' order by id) from lock.capture(10)")
+		answers(s, int64(0), "select lock.retry_tasks()")
+		answers(s, int64(1), "select lock.retry_tasks('other')")
+	})
 	t.Run("a task that times out with no retry left is a dead letter", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
@@ -472,6 +492,9 @@ func TestTaskBadInput(t *testing.T) {
 		{"P0002", "select lock.extend_task('unknown', 1, '1 s')", nil},
 		{"22023", "select lock.retry_task('a', 0)", nil},
 		{"P0002", "select lock.retry_task('unknown', 1)", nil},
+		{"22023", "select lock.retry_tasks('default', 0)", nil},
+		{"22023", "select lock.retry_tasks(max => 0)", nil},
+		{"22004", "select lock.retry_tasks(null)", nil},
 		{"22004", "select lock.get_task(null)", nil},
 		{"22023", "select lock.next_task_in(statuses => '{in_progress}')", nil},
 		{"22023", "select lock.create_tasks('{{a,b},{c,d}}')", nil},

@@ -14,6 +14,11 @@ select * from lock.capture_request(process_id => sqlc.arg('process_id')::uuid, a
 -- name: SettleRequest :one
 select lock.settle_request(process_id => sqlc.arg('process_id')::uuid, status => sqlc.arg('status')::text, message => sqlc.narg('message')::text, delay => sqlc.arg('delay')::interval) as settled;
 
+-- RetryRequest enqueues what a request that ended in error asked for once more, and returns the new request's id. P0002: there
+-- is none; 55000: it is not in error; 23505: a create whose entity has been created since.
+-- name: RetryRequest :one
+select lock.retry_request(request_id => sqlc.arg('request_id')::bigint) as request_id;
+
 -- PurgeRequests deletes at most max requests that were settled longer ago than olderThan, and says how many.
 -- name: PurgeRequests :one
 select lock.purge_requests(older_than => sqlc.arg('older_than')::interval, max => sqlc.arg('max')::integer) as purged;

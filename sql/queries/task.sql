@@ -56,6 +56,11 @@ select lock.extend_task(
 -- name: RetryTask :one
 select lock.retry_task(id => sqlc.arg('id')::text, retries_left => sqlc.narg('retries_left')::integer, queue_id => sqlc.arg('queue_id')::text) as revived;
 
+-- RetryTasks revives at most max dead letters of a queue, those that died first, each with so many captures ahead (nil: any
+-- number), and says how many. Call it again while it says max.
+-- name: RetryTasks :one
+select lock.retry_tasks(queue_id => sqlc.arg('queue_id')::text, retries_left => sqlc.narg('retries_left')::integer, max => sqlc.arg('max')::integer) as revived;
+
 -- GetTask returns a task as it is stored; pgx.ErrNoRows: there is none.
 -- name: GetTask :one
 select * from lock.get_task(id => sqlc.arg('id')::text, queue_id => sqlc.arg('queue_id')::text);

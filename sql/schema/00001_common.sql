@@ -71,9 +71,9 @@ begin
                   hint = 'Leave lock.engine unset: YugabyteDB then gets row.';
     end if;
     if wanted = 'advisory' then
-        create function lock_internal.is_advisory() returns boolean language sql stable parallel safe as 'select true';
+        create function lock_internal.is_advisory() returns boolean language sql stable parallel safe return true;
     else
-        create function lock_internal.is_advisory() returns boolean language sql stable parallel safe as 'select false';
+        create function lock_internal.is_advisory() returns boolean language sql stable parallel safe return false;
     end if;
 end;
 $$;
@@ -125,7 +125,7 @@ comment on table lock.finding is
 -- file: sql/functions/common/engine.sql
 -- engine says what a key lock is made of in this database: 'advisory' (PostgreSQL) or 'row' (YugabyteDB).
 --
--- lock_internal.is_advisory() is the choice: 'select true' or 'select false', written by the first migration, and so in no
+-- lock_internal.is_advisory() is the choice, written by the first migration, and so in no
 -- file. Both are stable and not immutable: a planner puts a stable function's text in its place, and calls an immutable one.
 create or replace function lock.engine()
 returns text

@@ -705,6 +705,68 @@ comment on function lock.retry_task(text, integer, text) is
     'False: it is in_progress; settle it first. Its attempts go on counting. Waits while another transaction is changing the task. Wakes idle '
     'workers at commit. Errors: P0002 unknown task; 22004 null id or queue_id; 22023 bad id, retries_left below 1.';
 
+-- file: sql/functions/task/retry_tasks.sql
+-- +goose StatementBegin
+-- retry_tasks makes dead letters of a queue new once more, the oldest first, and returns how many.
+--
+-- It never waits: a dead letter that another transaction is changing is passed over.
+create or replace function lock.retry_tasks(
+    queue_id      text     default 'default',
+    retries_left  integer  default 1,
+    max           integer  default 1000
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    wanted   lock.task_status;
+    moved    bigint;
+    revived  bigint := 0;
+begin
+    perform lock_internal.check_id(retry_tasks.queue_id, 'queue_id');
+    perform lock_internal.check_count(coalesce(retry_tasks.retries_left, 1), 'retries_left');
+    perform lock_internal.check_count(retry_tasks.max, 'max');
+    foreach wanted in array '{failed,new}'::lock.task_status[] loop
+        update lock.task
+        set status = 'new',
+            retries_left = retry_tasks.retries_left,
+            available_at = clock_timestamp(),
+            changed_at = clock_timestamp()
+        where task.queue_id = retry_tasks.queue_id
+          and task.id = any (array(
+            select dead.id
+            from lock.task as dead
+            where dead.queue_id = retry_tasks.queue_id
+              and dead.status = wanted
+              and dead.status <> 'in_progress'
+              and dead.retries_left = 0
+            order by dead.available_at
+            limit retry_tasks.max - revived
+            for update skip locked
+          ));
+        get diagnostics moved = row_count;
+        revived := revived + moved;
+    end loop;
+    if revived > 0 then
+        perform lock_internal.wake('lock_task', retry_tasks.queue_id);
+    end if;
+    return revived;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.retry_tasks(text, integer, integer) is
+    'Revives at most max dead letters of a queue (lock.dead_letter), those that died first, then those that never were tried: new, available now, with retries_left captures ahead (null: '
+    'any number). Returns how many: call it again while it returns max. Their attempts go on counting. Never waits: what another transaction is '
+    'changing is passed over. Wakes idle workers at commit. Errors: 22004 null queue_id or max; 22023 bad queue_id, retries_left or max below 1; '
+    '40001 under REPEATABLE READ and SERIALIZABLE.';
+
 -- file: sql/functions/task/set_status.sql
 -- +goose StatementBegin
 -- set_status ends an attempt, or without attempt gives a task another status whoever has it; false: the attempt is stale.
@@ -947,6 +1009,9 @@ drop function if exists lock_internal.settle(text[], bigint[], text[], text, int
 
 -- gone: sql/functions/task/set_status.sql
 drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval);
+
+-- gone: sql/functions/task/retry_tasks.sql
+drop function if exists lock.retry_tasks(text, integer, integer);
 
 -- gone: sql/functions/task/retry_task.sql
 drop function if exists lock.retry_task(text, integer, text);

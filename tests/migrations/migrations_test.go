@@ -28,7 +28,7 @@ func TestRefreeze(t *testing.T) {
 		}
 	}
 
-	path := filepath.Join(dir, "sql/functions/key/exclusive.sql")
+	path := filepath.Join(dir, "sql/functions/key/hold_row.sql")
 	text, err := os.ReadFile(path)
 	must(err)
 	must(os.WriteFile(path, []byte(strings.Replace(string(text), "begin\n", "begin\n    null; -- planted\n", 1)), 0o644))

@@ -11,7 +11,7 @@ language sql
 volatile
 as $$
     select case
-        when lock.engine() = 'advisory' then pg_catalog.pg_try_advisory_xact_lock(
+        when lock_internal.is_advisory() then pg_catalog.pg_try_advisory_xact_lock(
             (lock_internal.entity_number(try_entity.queue_id, try_entity.entity_id) >> 32)::integer,
             lock_internal.entity_number(try_entity.queue_id, try_entity.entity_id)::bit(32)::integer
         )

@@ -76,9 +76,13 @@ func (b *backEnd) settle(ctx context.Context) error {
 // again goes back to the beginning of the queue.
 func (b *backEnd) again() { b.line = 0 }
 
+// requestLeavings removes a queue, and on the row engine the rows that are its entities' locks.
+const requestLeavings = `with requests as (delete from lock.request where queue_id = $1)
+	select lock.unlock(key) from lock.locked_keys where starts_with(name, 'request ' || $1 || ' ')`
+
 func showRequests(ctx context.Context, d *demo) error {
 	d.undo(func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "delete from lock.request where queue_id = $1", d.schema)
+		_, err := conn.Exec(ctx, requestLeavings, d.schema)
 		return err
 	})
 	q := db.New(d.conn)
@@ -129,7 +133,7 @@ func showRequests(ctx context.Context, d *demo) error {
 
 func showChanges(ctx context.Context, d *demo) error {
 	d.undo(func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "delete from lock.request where queue_id = $1", d.schema)
+		_, err := conn.Exec(ctx, requestLeavings, d.schema)
 		return err
 	})
 	for _, sql := range []string{
