@@ -317,19 +317,16 @@ end;
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/admin/grants.sql
+-- file: sql/functions/admin/granted_functions.sql
 -- +goose StatementBegin
--- grants lists what grant_to gives: of schema lock every view, and every function but for what is its owner's; and what inlined
--- functions call.
-create or replace function lock_internal.grants()
-returns setof text
+-- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what inlined functions call.
+create or replace function lock_internal.granted_functions()
+returns setof regprocedure
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select 'usage on schema lock'
-    union all
-    select format('execute on function %s', pg_proc.oid::regprocedure)
+    select pg_proc.oid::regprocedure
     from pg_proc
     where pg_proc.pronamespace = 'lock'::regnamespace
       and pg_proc.prorettype <> 'trigger'::regtype
@@ -340,8 +337,20 @@ as $$
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace
       and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key'])
-    union all
-    select format('select on %s', pg_class.oid::regclass)
+    order by 1;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/admin/granted_views.sql
+-- +goose StatementBegin
+-- granted_views lists what grant_to gives: every view of schema lock.
+create or replace function lock_internal.granted_views()
+returns setof regclass
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_class.oid::regclass
     from pg_class
     where pg_class.relnamespace = 'lock'::regnamespace
       and pg_class.relkind = 'v'
@@ -361,7 +370,8 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    given  text;
+    granted_function  regprocedure;
+    granted_view      regclass;
 begin
     if grant_to.role is null then
         raise exception 'role must not be null'
@@ -377,10 +387,16 @@ begin
                   hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
     end if;
     perform lock_internal.revoke_from_public();
-    for given in
-        select grants from lock_internal.grants()
+    execute format('grant usage on schema lock to %I', grant_to.role);
+    for granted_function in
+        select granted_functions from lock_internal.granted_functions()
     loop
-        execute format('grant %s to %I', given, grant_to.role);
+        execute format('grant execute on function %s to %I', granted_function, grant_to.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock_internal.granted_views()
+    loop
+        execute format('grant select on %s to %I', granted_view, grant_to.role);
     end loop;
 end;
 $$;
@@ -412,17 +428,24 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    given  text;
+    granted_function  regprocedure;
+    granted_view      regclass;
 begin
     if revoke_from.role is null then
         raise exception 'role must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the name of a role.';
     end if;
-    for given in
-        select grants from lock_internal.grants()
+    execute format('revoke usage on schema lock from %I', revoke_from.role);
+    for granted_function in
+        select granted_functions from lock_internal.granted_functions()
     loop
-        execute format('revoke %s from %I', given, revoke_from.role);
+        execute format('revoke execute on function %s from %I', granted_function, revoke_from.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock_internal.granted_views()
+    loop
+        execute format('revoke select on %s from %I', granted_view, revoke_from.role);
     end loop;
 end;
 $$;
@@ -931,8 +954,11 @@ drop function if exists lock_internal.granted();
 -- gone: sql/functions/admin/grant_to.sql
 drop function if exists lock.grant_to(name);
 
--- gone: sql/functions/admin/grants.sql
-drop function if exists lock_internal.grants();
+-- gone: sql/functions/admin/granted_views.sql
+drop function if exists lock_internal.granted_views();
+
+-- gone: sql/functions/admin/granted_functions.sql
+drop function if exists lock_internal.granted_functions();
 
 -- gone: sql/functions/admin/revoke_from_public.sql
 drop function if exists lock_internal.revoke_from_public();

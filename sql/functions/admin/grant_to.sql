@@ -8,7 +8,8 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    given  text;
+    granted_function  regprocedure;
+    granted_view      regclass;
 begin
     if grant_to.role is null then
         raise exception 'role must not be null'
@@ -24,10 +25,16 @@ begin
                   hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
     end if;
     perform lock_internal.revoke_from_public();
-    for given in
-        select grants from lock_internal.grants()
+    execute format('grant usage on schema lock to %I', grant_to.role);
+    for granted_function in
+        select granted_functions from lock_internal.granted_functions()
     loop
-        execute format('grant %s to %I', given, grant_to.role);
+        execute format('grant execute on function %s to %I', granted_function, grant_to.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock_internal.granted_views()
+    loop
+        execute format('grant select on %s to %I', granted_view, grant_to.role);
     end loop;
 end;
 $$;

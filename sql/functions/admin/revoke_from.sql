@@ -8,17 +8,24 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    given  text;
+    granted_function  regprocedure;
+    granted_view      regclass;
 begin
     if revoke_from.role is null then
         raise exception 'role must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the name of a role.';
     end if;
-    for given in
-        select grants from lock_internal.grants()
+    execute format('revoke usage on schema lock from %I', revoke_from.role);
+    for granted_function in
+        select granted_functions from lock_internal.granted_functions()
     loop
-        execute format('revoke %s from %I', given, revoke_from.role);
+        execute format('revoke execute on function %s from %I', granted_function, revoke_from.role);
+    end loop;
+    for granted_view in
+        select granted_views from lock_internal.granted_views()
+    loop
+        execute format('revoke select on %s from %I', granted_view, revoke_from.role);
     end loop;
 end;
 $$;

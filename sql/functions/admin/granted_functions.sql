@@ -1,14 +1,11 @@
--- grants lists what grant_to gives: of schema lock every view, and every function but for what is its owner's; and what inlined
--- functions call.
-create or replace function lock_internal.grants()
-returns setof text
+-- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what inlined functions call.
+create or replace function lock_internal.granted_functions()
+returns setof regprocedure
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select 'usage on schema lock'
-    union all
-    select format('execute on function %s', pg_proc.oid::regprocedure)
+    select pg_proc.oid::regprocedure
     from pg_proc
     where pg_proc.pronamespace = 'lock'::regnamespace
       and pg_proc.prorettype <> 'trigger'::regtype
@@ -19,10 +16,5 @@ as $$
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace
       and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key'])
-    union all
-    select format('select on %s', pg_class.oid::regclass)
-    from pg_class
-    where pg_class.relnamespace = 'lock'::regnamespace
-      and pg_class.relkind = 'v'
     order by 1;
 $$;
