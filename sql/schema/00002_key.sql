@@ -361,7 +361,7 @@ end;
 
 comment on function lock.shared(bigint) is
     'Takes a shared lock on a key until the transaction ends or rolls back to an earlier savepoint. Sharers do not wait for each other; they wait for an exclusive holder, and it for them. '
-    'Re-entrant. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
+    'Re-entrant. Does not age: nobody can take it away. Errors: those of lock.exclusive(bigint). '
     'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
 
 create or replace function lock.shared(

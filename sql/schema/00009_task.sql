@@ -553,29 +553,22 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
-    wanted   text;
-    due      timestamptz;
+    wanted   lock.task_status;
     soonest  timestamptz;
 begin
     perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
     perform lock_internal.check_statuses(next_task_in.statuses);
-    select task.deadline into soonest
+    select min(task.deadline) into soonest
     from lock.task
     where task.queue_id = next_task_in.queue_id
-      and task.status = 'in_progress'
-      and task.deadline is not null
-    order by task.deadline
-    limit 1;
-    foreach wanted in array next_task_in.statuses loop
-        select task.available_at into due
+      and task.status = 'in_progress';
+    foreach wanted in array next_task_in.statuses::lock.task_status[] loop
+        select least(soonest, min(task.available_at)) into soonest
         from lock.task
         where task.queue_id = next_task_in.queue_id
-          and task.status = wanted::lock.task_status
+          and task.status = wanted
           and task.status <> 'in_progress'
-          and task.retries_left is distinct from 0
-        order by task.available_at
-        limit 1;
-        soonest := least(soonest, due);
+          and task.retries_left is distinct from 0;
     end loop;
     if soonest is not null then
         return next least(soonest - clock_timestamp(), interval '36525 days');
@@ -609,7 +602,6 @@ as $$
 declare
     before  timestamptz;
     chosen  text[];
-    more    text[];
     purged  bigint;
 begin
     perform lock_internal.check_interval(purge_tasks.older_than, 'older_than', false);
@@ -621,8 +613,7 @@ begin
     end if;
     perform lock_internal.check_count(purge_tasks.max, 'max');
     before := clock_timestamp() - purge_tasks.older_than;
-    select array_agg(held.id) into chosen
-    from (
+    chosen := array(
         select task.id
         from lock.task
         where task.queue_id = purge_tasks.queue_id
@@ -633,10 +624,9 @@ begin
         order by task.available_at
         limit purge_tasks.max
         for update skip locked
-    ) as held;
-    if purge_tasks.status = 'done' and purge_tasks.max > coalesce(cardinality(chosen), 0) then
-        select array_agg(held.id) into more
-        from (
+    );
+    if purge_tasks.status = 'done' then
+        chosen := chosen || array(
             select task.id
             from lock.task
             where task.queue_id = purge_tasks.queue_id
@@ -645,13 +635,13 @@ begin
               and task.retries_left is distinct from 0
               and task.available_at < before
             order by task.available_at
-            limit purge_tasks.max - coalesce(cardinality(chosen), 0)
+            limit purge_tasks.max - cardinality(chosen)
             for update skip locked
-        ) as held;
+        );
     end if;
     delete from lock.task
     where task.queue_id = purge_tasks.queue_id
-      and task.id = any (chosen || more);
+      and task.id = any (chosen);
     get diagnostics purged = row_count;
     return purged;
 end;

@@ -14,29 +14,22 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
-    wanted   text;
-    due      timestamptz;
+    wanted   lock.task_status;
     soonest  timestamptz;
 begin
     perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
     perform lock_internal.check_statuses(next_task_in.statuses);
-    select task.deadline into soonest
+    select min(task.deadline) into soonest
     from lock.task
     where task.queue_id = next_task_in.queue_id
-      and task.status = 'in_progress'
-      and task.deadline is not null
-    order by task.deadline
-    limit 1;
-    foreach wanted in array next_task_in.statuses loop
-        select task.available_at into due
+      and task.status = 'in_progress';
+    foreach wanted in array next_task_in.statuses::lock.task_status[] loop
+        select least(soonest, min(task.available_at)) into soonest
         from lock.task
         where task.queue_id = next_task_in.queue_id
-          and task.status = wanted::lock.task_status
+          and task.status = wanted
           and task.status <> 'in_progress'
-          and task.retries_left is distinct from 0
-        order by task.available_at
-        limit 1;
-        soonest := least(soonest, due);
+          and task.retries_left is distinct from 0;
     end loop;
     if soonest is not null then
         return next least(soonest - clock_timestamp(), interval '36525 days');

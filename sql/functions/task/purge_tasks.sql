@@ -16,7 +16,6 @@ as $$
 declare
     before  timestamptz;
     chosen  text[];
-    more    text[];
     purged  bigint;
 begin
     perform lock_internal.check_interval(purge_tasks.older_than, 'older_than', false);
@@ -28,8 +27,7 @@ begin
     end if;
     perform lock_internal.check_count(purge_tasks.max, 'max');
     before := clock_timestamp() - purge_tasks.older_than;
-    select array_agg(held.id) into chosen
-    from (
+    chosen := array(
         select task.id
         from lock.task
         where task.queue_id = purge_tasks.queue_id
@@ -40,10 +38,9 @@ begin
         order by task.available_at
         limit purge_tasks.max
         for update skip locked
-    ) as held;
-    if purge_tasks.status = 'done' and purge_tasks.max > coalesce(cardinality(chosen), 0) then
-        select array_agg(held.id) into more
-        from (
+    );
+    if purge_tasks.status = 'done' then
+        chosen := chosen || array(
             select task.id
             from lock.task
             where task.queue_id = purge_tasks.queue_id
@@ -52,13 +49,13 @@ begin
               and task.retries_left is distinct from 0
               and task.available_at < before
             order by task.available_at
-            limit purge_tasks.max - coalesce(cardinality(chosen), 0)
+            limit purge_tasks.max - cardinality(chosen)
             for update skip locked
-        ) as held;
+        );
     end if;
     delete from lock.task
     where task.queue_id = purge_tasks.queue_id
-      and task.id = any (chosen || more);
+      and task.id = any (chosen);
     get diagnostics purged = row_count;
     return purged;
 end;
