@@ -80,10 +80,12 @@ type requestWorker struct {
 	wake     wake.Options
 	attempts int
 
-	line   int64       // the first request of the last batch of this turn through the queue; 0: a new turn
-	worked bool        // something was settled in this turn, so that others may have had to skip what is free now
-	due    []time.Time // when batches come up again that were put back here
-	lost   []time.Time // when to look for what a failed transaction left
+	line   int64         // the first request of the last batch of this turn through the queue; 0: a new turn
+	began  time.Time     // when this turn began
+	lasted time.Duration // what the last search from the queue's beginning took
+	worked bool          // something was settled in this turn, so that others may have had to skip what is free now
+	due    []time.Time   // when batches come up again that were put back here
+	lost   []time.Time   // when to look for what a failed transaction left
 
 	refused map[try]error // why the transaction of a batch could not be committed, by its last request
 }
@@ -148,9 +150,19 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	// From here on the end of ctx must not interrupt.
 	finish := context.WithoutCancel(ctx)
 	process := newProcess()
+	// A turn ends by itself when nothing is found behind the line. Under steady load it ends once a second, so that what was put back, or
+	// was committed late, gets its turn; less often when a search from the beginning takes long.
+	began := time.Now()
+	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) {
+		w.line = 0
+	}
+	first := w.line == 0
 	opening := &pipeline{Conn: conn.Conn(), begins: true, then: "savepoint locks_handler"}
 	batch, err := db.New(opening).CaptureRequest(finish, db.CaptureRequestParams{ProcessID: process, After: w.line, QueueID: w.queueID})
 	err = cmp.Or(err, opening.results.Close())
+	if first {
+		w.began, w.lasted = began, time.Since(began)
+	}
 	tx := opening.results.Tx()
 	defer func() {
 		if conn.Conn().PgConn().TxStatus() != 'I' { // a commit in a pipeline is none of tx's

@@ -232,7 +232,60 @@ func TestAttackByAType(t *testing.T) {
 		answers(super, `{"n": null, "id": 2, "sum": null, "mood": null, "pair": null, "moods": null, "amount": null, "odd \"name": null}`,
 			"select payload ->> 'new' from lock.request where entity_id = '2'")
 		answers(super, 200, "select count(*)::int from lock.request where entity_id::int > 100")
+
+		// A column that the transaction's snapshot does not show yet.
+		old := e.session(t)
+		for _, level := range []string{"repeatable read", "serializable"} {
+			app.exec("create table shop.young (id integer) " + strings.Replace(partition, "region", "id", 1))
+			if partition != "" {
+				app.exec("create table shop.young_all partition of shop.young default")
+			}
+			app.exec("select lock.track_changes('shop.young', 'id', 'young')")
+			old.exec("begin isolation level " + level)
+			old.exec("select 1")
+			app.exec("alter table shop.young add column mood shop.mood")
+			old.exec("insert into shop.young values (1, 'bad'); update shop.young set mood = 'good'; delete from shop.young")
+			old.exec("commit")
+			app.exec("drop table shop.young")
+			if who := get[string](super, "select coalesce(string_agg(distinct who, ' '), '') from shop.seen"); who != "" {
+				t.Errorf("under %s the cast ran as %s", level, who)
+			}
+			answers(super, 3, "select count(*)::int from lock.request where queue_id = 'young' and entity_id = '1'")
+			super.exec("delete from lock.request where queue_id = 'young'")
+		}
 	})
+}
+
+// The owner of a table may make the triggers by hand, without transition tables: their names would be those of temporary views.
+func TestAttackByATemporaryView(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	super, app := e.sessionAs(t, e.super), e.session(t)
+	super.exec("create schema shop authorization locks_app; grant execute on function lock.record_change(), lock.record_changes() to locks_app")
+	for _, sql := range []string{
+		"create table shop.t (id text)", "create table shop.seen (who text)", "grant all on schema shop to public", "grant all on shop.seen to public",
+		`create function shop.steal() returns boolean language plpgsql as $$ begin insert into shop.seen values (current_user); return true; end $$`,
+	} {
+		app.exec(sql)
+	}
+	for _, side := range []string{"new", "old"} {
+		app.exec("create temp view lock_" + side + "_rows as select '1' as id where shop.steal()")
+		app.exec("grant select on lock_" + side + "_rows to public")
+	}
+	for _, trigger := range []string{"after insert or update or delete on shop.t for each statement", "after insert or update or delete on shop.t for each row",
+		"before insert or update or delete on shop.t for each statement", "before insert or update or delete on shop.t for each row"} {
+		app.exec("create trigger t " + trigger + " execute function lock.record_changes('id', 'q')")
+		app.fails("55000", "insert into shop.t values ('1')")
+		app.exec("drop trigger t on shop.t")
+	}
+	app.exec("drop view lock_new_rows; drop view lock_old_rows")
+	app.exec("create trigger t after insert on shop.t for each statement execute function lock.record_changes('id', 'q')")
+	app.fails("42P01", "insert into shop.t values ('1')")
+	app.exec("drop trigger t on shop.t")
+	app.exec("create trigger t after insert on shop.t referencing new table as lock_new_rows for each statement execute function lock.record_changes('id', '')")
+	app.fails("22023", "insert into shop.t values ('1')")
+	app.fails("22023", "insert into shop.t select n from generate_series(1, 200) n")
+	answers(super, "", "select coalesce(string_agg(distinct who, ' '), '') from shop.seen")
 }
 
 // What is ours cannot be tracked, whatever the setting makes of its name.

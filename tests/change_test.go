@@ -275,6 +275,32 @@ func TestChangeCheckers(t *testing.T) {
 	})
 }
 
+// A column may have the name of anything that the functions' own texts name.
+func TestChangeColumnNames(t *testing.T) {
+	t.Parallel()
+	eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
+		s.exec("create type mood as enum ('good', 'bad')")
+		names := strings.Fields(`changed tg_op tg_argv created columns many olds news old_path new_path old new image images line body payload ordinal former latter
+			pair built change entity id_ lock_new_rows lock_old_rows queue_id entity_id request_type created_at operation "table" recorded_columns changes`)
+		for _, extra := range []string{"text", "mood"} {
+			for _, name := range names {
+				s.exec("create table named (id text, region text, " + name + " timestamptz, extra " + extra + ") " + partition)
+				if partition != "" {
+					s.exec("create table named_all partition of named default")
+				}
+				s.exec("select lock.track_changes('named', 'id', 'named')")
+				s.exec("insert into named values ('e', 'eu', '2026-01-01', 'good')")
+				s.exec("update named set extra = 'bad'")
+				s.exec("delete from named")
+				answers(s, "INSERT -/good UPDATE good/bad DELETE bad/-", `select string_agg(concat_ws(' ', payload ->> 'operation',
+					coalesce(payload -> 'old' ->> 'extra', '-') || '/' || coalesce(payload -> 'new' ->> 'extra', '-')), ' ' order by request_id)
+					from lock.request where entity_id = 'e' and payload ->> 'table' = 'public.named' and coalesce(nullif(payload -> 'old', 'null'), payload -> 'new') ? 'region'`)
+				s.exec("drop table named; delete from lock.request")
+			}
+		}
+	})
+}
+
 // One value is one entity, whatever the writer's session is set to.
 func TestChangeSettings(t *testing.T) {
 	t.Parallel()

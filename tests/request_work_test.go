@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -694,6 +695,53 @@ func TestRequestWorkLife(t *testing.T) {
 			}
 			s.exec(sql)
 			eventually(t, "it is settled", func() bool { return get[int64](s, "select count(*) from worked") == int64(n+1) })
+		}
+	})
+	t.Run("what is put back, or committed late, gets its turn under a load that never ends", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		late := e.session(t)
+		late.exec("begin; select lock.enqueue('update', 'late')")
+		e.session(t).exec("select lock.enqueue('update', 'put back'), lock.enqueue('update', 'load 1'), lock.enqueue('update', 'load 2')")
+		running, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		seen := map[string]int{}
+		err := locks.Work(running, e.pool, "default", func(_ context.Context, tx pgx.Tx, batch []db.Request) error {
+			seen[batch[0].EntityID]++
+			switch {
+			case seen["put back"] == 2 && seen["late"] == 1:
+				cancel()
+			case batch[0].EntityID == "put back":
+				return locks.Retry(errors.New("later"), time.Millisecond)
+			case seen["load"] == 0: // the first of the load
+				seen["load"]++
+				late.exec("commit")
+			}
+			// Every batch leaves one more behind the line.
+			_, err := tx.Exec(ctx, "select lock.enqueue('update', 'load ' || gen_random_uuid())")
+			return err
+		})
+		if seen["put back"] != 2 || seen["late"] != 1 {
+			t.Errorf("%d tries of what was put back, %d of what came late, among %d: %v", seen["put back"], seen["late"], len(seen), err)
+		}
+	})
+	t.Run("a pool with a handler of notifications", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		config, err := pgxpool.ParseConfig(e.url)
+		must(t, err)
+		config.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {}
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		must(t, err)
+		t.Cleanup(pool.Close)
+		handled := make(chan struct{})
+		startRequestHandlers(t, pool, 1, func(context.Context, pgx.Tx, []db.Request) error { close(handled); return nil }, locks.WorkPoll(time.Hour))
+		idle(t, e, 1) // it listens, and was notified by itself
+		e.session(t).exec("select lock.enqueue('update', 'e')")
+		select {
+		case <-handled:
+		case <-time.After(patience):
+			t.Error("it was not woken")
 		}
 	})
 	// A connection ends while the server is busy for it, and does not see that nobody wants the answer any more. pgx asks it to cancel that.

@@ -142,6 +142,9 @@ func (w *watcher) run(ctx context.Context) error {
 			}
 		}
 		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			if !Transient(err) {
 				return err
 			}
@@ -225,10 +228,13 @@ func (w *watcher) idle(ctx context.Context, epoch int, due time.Duration) error 
 			return err
 		}
 		still, err := db.New(w.pool).OpenTransactions(ctx, w.open)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err != nil {
 			w.opts.OnError(fmt.Errorf("lock.open_transactions: %w", err))
 			w.listed = 0
-			return ctx.Err()
+			return nil
 		}
 		gone := len(still) < len(w.open)
 		w.open, w.pause = still, min(2*w.pause, longestPause)
@@ -444,6 +450,7 @@ func (l *listener) listen(ctx context.Context, ready func()) error {
 			return err
 		}
 	}
+	config.ConnConfig.OnNotification = nil // A handler of the pool's owner would get what is waited for here.
 	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 	if err != nil {
 		return err

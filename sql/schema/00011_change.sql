@@ -40,6 +40,9 @@ $$;
 -- The triggers run with the rights of the schema's owner. to_jsonb calls a cast to json where a type has one, and whoever owns
 -- a type can give it one that runs code. So a column of a type that is not the server's own is written by its output function
 -- instead, which only a superuser can define: an enum as its label, anything else as text. A domain counts as what it is over.
+--
+-- A snapshot that is older than the statement may show other columns than the rows have. So outside READ COMMITTED, and on
+-- YugabyteDB, every image is made from columns, and a column whose type is not the one that was judged here is written as text.
 create or replace function lock_internal.recorded_columns(
     target  oid
 )
@@ -49,9 +52,10 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    newest   constant boolean := current_setting('transaction_isolation') = 'read committed' and not lock_internal.is_yugabyte();
     columns  text;
 begin
-    if not exists (
+    if newest and not exists (
         select
         from pg_attribute
         where pg_attribute.attrelid = recorded_columns.target
@@ -61,30 +65,31 @@ begin
         return null;
     end if;
     with recursive based as (
-        select pg_attribute.attnum, pg_attribute.attname, pg_attribute.atttypid as type
+        select pg_attribute.attnum, pg_attribute.attname, pg_attribute.atttypid as type, pg_attribute.atttypid as base
         from pg_attribute
         where pg_attribute.attrelid = recorded_columns.target
           and pg_attribute.attnum > 0
           and not pg_attribute.attisdropped
         union all
-        select based.attnum, based.attname, pg_type.typbasetype
+        select based.attnum, based.attname, based.type, pg_type.typbasetype
         from based
-        join pg_type on pg_type.oid = based.type
+        join pg_type on pg_type.oid = based.base
         where pg_type.typtype = 'd'
     ),
     judged as (
-        select based.attnum, based.attname, min(based.type) < 16384 as known
+        select based.attnum, based.attname, case when min(based.base) < 16384 then based.type else 0 end as known
         from based
-        group by based.attnum, based.attname
+        group by based.attnum, based.attname, based.type
     )
     select string_agg(
-        case
-            when judged.known then format('line.%I', judged.attname)
-            else format('case when num_nonnulls(line.%1$I) = 1 then format(''%%s'', line.%1$I) end as %1$I', judged.attname)
-        end, ', ' order by judged.attnum)
+        format(
+            'case when pg_typeof(line.%1$I)::oid = %2$s then to_jsonb(line.%1$I) '
+            'when num_nonnulls(line.%1$I) = 1 then to_jsonb(format(''%%s'', line.%1$I)) end as %1$I',
+            judged.attname, judged.known
+        ), ', ' order by judged.attnum)
     into columns
     from judged
-    having not bool_and(judged.known);
+    having not newest or bool_or(judged.known = 0);
     return columns;
 end;
 $$;
@@ -162,12 +167,12 @@ begin
     if tg_op <> 'INSERT' and columns is null then
         olds := array[to_jsonb(old)];
     elsif tg_op <> 'INSERT' then
-        execute format('select array[to_jsonb(image)] from (select %s from (select ($1).*) as line) as image', columns) into olds using old;
+        execute format('select array[to_jsonb(image.*)] from (select %s from (select ($1).*) as line) as image', columns) into olds using old;
     end if;
     if tg_op <> 'DELETE' and columns is null then
         news := array[to_jsonb(new)];
     elsif tg_op <> 'DELETE' then
-        execute format('select array[to_jsonb(image)] from (select %s from (select ($1).*) as line) as image', columns) into news using new;
+        execute format('select array[to_jsonb(image.*)] from (select %s from (select ($1).*) as line) as image', columns) into news using new;
     end if;
     if not coalesce(news[1], olds[1]) ? tg_argv[0] then
         perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
@@ -195,6 +200,9 @@ comment on function lock.record_change() is
 -- "offset 0" keeps a payload from being built once for each use.
 -- A table with columns of types that are not the server's own is recorded by way of arrays: see lock_internal.recorded_columns.
 -- The body has one query for each operation, because their transition tables differ.
+--
+-- The table's owner may have made the trigger by hand. Without transition tables their names would be those of temporary tables
+-- or views of the owner's, which run code: hence the first test. Columns may have any name: "x.*" is a row, where "x" may be a column.
 create or replace function lock.record_changes()
 returns trigger
 language plpgsql
@@ -213,6 +221,7 @@ set enable_mergejoin = off
 set jit = off
 set work_mem = '32MB'
 as $$
+#variable_conflict use_variable
 declare
     changed   constant text := tg_relid::regclass;
     columns   constant text := lock_internal.recorded_columns(tg_relid);
@@ -223,7 +232,13 @@ declare
     olds      jsonb[];
     news      jsonb[];
 begin
-    if tg_op = 'TRUNCATE' then
+    if tg_when <> 'AFTER' or tg_level <> 'STATEMENT'
+        or to_regclass('pg_temp.lock_old_rows') is not null or to_regclass('pg_temp.lock_new_rows') is not null
+    then
+        raise exception 'trigger % of % is not one of lock.track_changes, or a temporary table is in its way', tg_name, tg_relid::regclass
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Call lock.track_changes again; name no temporary table lock_old_rows or lock_new_rows.';
+    elsif tg_op = 'TRUNCATE' then
         insert into lock.request (queue_id, entity_id, request_type, payload)
         values (tg_argv[1], coalesce(pg_partition_root(tg_relid), tg_relid)::regclass::text, 'update',
             jsonb_build_object('table', changed, 'operation', tg_op, 'old', null, 'new', null));
@@ -232,21 +247,22 @@ begin
 
     perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
     if tg_op = 'DELETE' then
-        many := exists (select from old_rows offset 100);
+        many := exists (select from lock_old_rows offset 100);
     else
-        many := exists (select from new_rows offset 100);
+        many := exists (select from lock_new_rows offset 100);
     end if;
     if many then
+        perform lock_internal.check_id(tg_argv[1], 'queue_id');
         perform lock_internal.wake('lock_request', tg_argv[1]);
         created := clock_timestamp();
     end if;
 
     if columns is not null then
         if tg_op <> 'INSERT' then
-            execute format('select array_agg(to_jsonb(image)) from (select %s from old_rows as line) as image', columns) into olds;
+            execute format('select array_agg(to_jsonb(image.*)) from (select %s from lock_old_rows as line) as image', columns) into olds;
         end if;
         if tg_op <> 'DELETE' then
-            execute format('select array_agg(to_jsonb(image)) from (select %s from new_rows as line) as image', columns) into news;
+            execute format('select array_agg(to_jsonb(image.*)) from (select %s from lock_new_rows as line) as image', columns) into news;
         end if;
         perform lock_internal.record_images(changed, tg_op, olds, news, tg_argv[0], tg_argv[1], created);
     elsif tg_op = 'INSERT' then
@@ -256,7 +272,10 @@ begin
             select built.payload #>> new_path as id, built.payload
             from (
                 select to_jsonb(body) as payload
-                from (select changed as "table", tg_op as operation, null as old, new_rows as new from new_rows) as body
+                from (
+                    select changed as "table", tg_op as operation, null as old, to_jsonb(lock_new_rows.*) as new
+                    from lock_new_rows
+                ) as body
                 offset 0
             ) as built
             offset 0
@@ -268,7 +287,10 @@ begin
             select built.payload #>> old_path as id, built.payload
             from (
                 select to_jsonb(body) as payload
-                from (select changed as "table", tg_op as operation, old_rows as old, null as new from old_rows) as body
+                from (
+                    select changed as "table", tg_op as operation, to_jsonb(lock_old_rows.*) as old, null as new
+                    from lock_old_rows
+                ) as body
                 offset 0
             ) as built
             offset 0
@@ -289,8 +311,8 @@ begin
             select pair.payload #>> old_path as old_id, pair.payload #>> new_path as new_id, pair.payload
             from (
                 select to_jsonb(body) as payload
-                from (select row_number() over () as ordinal, old_rows as line from old_rows) as former
-                join (select row_number() over () as ordinal, new_rows as line from new_rows) as latter
+                from (select row_number() over () as ordinal, to_jsonb(lock_old_rows.*) as line from lock_old_rows) as former
+                join (select row_number() over () as ordinal, to_jsonb(lock_new_rows.*) as line from lock_new_rows) as latter
                     on latter.ordinal = former.ordinal
                 cross join lateral (
                     select changed as "table", tg_op as operation, former.line as old, latter.line as new
@@ -421,11 +443,11 @@ begin
         execute format('create trigger lock_change after insert or update or delete on %s for each row execute function lock.record_change%s',
             track_changes.target, arguments);
     else
-        execute format('create trigger lock_insert after insert on %s referencing new table as new_rows '
+        execute format('create trigger lock_insert after insert on %s referencing new table as lock_new_rows '
             'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
-        execute format('create trigger lock_update after update on %s referencing old table as old_rows new table as new_rows '
+        execute format('create trigger lock_update after update on %s referencing old table as lock_old_rows new table as lock_new_rows '
             'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
-        execute format('create trigger lock_delete after delete on %s referencing old table as old_rows '
+        execute format('create trigger lock_delete after delete on %s referencing old table as lock_old_rows '
             'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
     end if;
     for part in

@@ -27,12 +27,12 @@ begin
     if tg_op <> 'INSERT' and columns is null then
         olds := array[to_jsonb(old)];
     elsif tg_op <> 'INSERT' then
-        execute format('select array[to_jsonb(image)] from (select %s from (select ($1).*) as line) as image', columns) into olds using old;
+        execute format('select array[to_jsonb(image.*)] from (select %s from (select ($1).*) as line) as image', columns) into olds using old;
     end if;
     if tg_op <> 'DELETE' and columns is null then
         news := array[to_jsonb(new)];
     elsif tg_op <> 'DELETE' then
-        execute format('select array[to_jsonb(image)] from (select %s from (select ($1).*) as line) as image', columns) into news using new;
+        execute format('select array[to_jsonb(image.*)] from (select %s from (select ($1).*) as line) as image', columns) into news using new;
     end if;
     if not coalesce(news[1], olds[1]) ? tg_argv[0] then
         perform lock_internal.check_tracked(tg_relid, tg_argv[0]);

@@ -9,6 +9,9 @@
 -- "offset 0" keeps a payload from being built once for each use.
 -- A table with columns of types that are not the server's own is recorded by way of arrays: see lock_internal.recorded_columns.
 -- The body has one query for each operation, because their transition tables differ.
+--
+-- The table's owner may have made the trigger by hand. Without transition tables their names would be those of temporary tables
+-- or views of the owner's, which run code: hence the first test. Columns may have any name: "x.*" is a row, where "x" may be a column.
 create or replace function lock.record_changes()
 returns trigger
 language plpgsql
@@ -27,6 +30,7 @@ set enable_mergejoin = off
 set jit = off
 set work_mem = '32MB'
 as $$
+#variable_conflict use_variable
 declare
     changed   constant text := tg_relid::regclass;
     columns   constant text := lock_internal.recorded_columns(tg_relid);
@@ -37,7 +41,13 @@ declare
     olds      jsonb[];
     news      jsonb[];
 begin
-    if tg_op = 'TRUNCATE' then
+    if tg_when <> 'AFTER' or tg_level <> 'STATEMENT'
+        or to_regclass('pg_temp.lock_old_rows') is not null or to_regclass('pg_temp.lock_new_rows') is not null
+    then
+        raise exception 'trigger % of % is not one of lock.track_changes, or a temporary table is in its way', tg_name, tg_relid::regclass
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Call lock.track_changes again; name no temporary table lock_old_rows or lock_new_rows.';
+    elsif tg_op = 'TRUNCATE' then
         insert into lock.request (queue_id, entity_id, request_type, payload)
         values (tg_argv[1], coalesce(pg_partition_root(tg_relid), tg_relid)::regclass::text, 'update',
             jsonb_build_object('table', changed, 'operation', tg_op, 'old', null, 'new', null));
@@ -46,21 +56,22 @@ begin
 
     perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
     if tg_op = 'DELETE' then
-        many := exists (select from old_rows offset 100);
+        many := exists (select from lock_old_rows offset 100);
     else
-        many := exists (select from new_rows offset 100);
+        many := exists (select from lock_new_rows offset 100);
     end if;
     if many then
+        perform lock_internal.check_id(tg_argv[1], 'queue_id');
         perform lock_internal.wake('lock_request', tg_argv[1]);
         created := clock_timestamp();
     end if;
 
     if columns is not null then
         if tg_op <> 'INSERT' then
-            execute format('select array_agg(to_jsonb(image)) from (select %s from old_rows as line) as image', columns) into olds;
+            execute format('select array_agg(to_jsonb(image.*)) from (select %s from lock_old_rows as line) as image', columns) into olds;
         end if;
         if tg_op <> 'DELETE' then
-            execute format('select array_agg(to_jsonb(image)) from (select %s from new_rows as line) as image', columns) into news;
+            execute format('select array_agg(to_jsonb(image.*)) from (select %s from lock_new_rows as line) as image', columns) into news;
         end if;
         perform lock_internal.record_images(changed, tg_op, olds, news, tg_argv[0], tg_argv[1], created);
     elsif tg_op = 'INSERT' then
@@ -70,7 +81,10 @@ begin
             select built.payload #>> new_path as id, built.payload
             from (
                 select to_jsonb(body) as payload
-                from (select changed as "table", tg_op as operation, null as old, new_rows as new from new_rows) as body
+                from (
+                    select changed as "table", tg_op as operation, null as old, to_jsonb(lock_new_rows.*) as new
+                    from lock_new_rows
+                ) as body
                 offset 0
             ) as built
             offset 0
@@ -82,7 +96,10 @@ begin
             select built.payload #>> old_path as id, built.payload
             from (
                 select to_jsonb(body) as payload
-                from (select changed as "table", tg_op as operation, old_rows as old, null as new from old_rows) as body
+                from (
+                    select changed as "table", tg_op as operation, to_jsonb(lock_old_rows.*) as old, null as new
+                    from lock_old_rows
+                ) as body
                 offset 0
             ) as built
             offset 0
@@ -103,8 +120,8 @@ begin
             select pair.payload #>> old_path as old_id, pair.payload #>> new_path as new_id, pair.payload
             from (
                 select to_jsonb(body) as payload
-                from (select row_number() over () as ordinal, old_rows as line from old_rows) as former
-                join (select row_number() over () as ordinal, new_rows as line from new_rows) as latter
+                from (select row_number() over () as ordinal, to_jsonb(lock_old_rows.*) as line from lock_old_rows) as former
+                join (select row_number() over () as ordinal, to_jsonb(lock_new_rows.*) as line from lock_new_rows) as latter
                     on latter.ordinal = former.ordinal
                 cross join lateral (
                     select changed as "table", tg_op as operation, former.line as old, latter.line as new

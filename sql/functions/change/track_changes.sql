@@ -66,11 +66,11 @@ begin
         execute format('create trigger lock_change after insert or update or delete on %s for each row execute function lock.record_change%s',
             track_changes.target, arguments);
     else
-        execute format('create trigger lock_insert after insert on %s referencing new table as new_rows '
+        execute format('create trigger lock_insert after insert on %s referencing new table as lock_new_rows '
             'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
-        execute format('create trigger lock_update after update on %s referencing old table as old_rows new table as new_rows '
+        execute format('create trigger lock_update after update on %s referencing old table as lock_old_rows new table as lock_new_rows '
             'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
-        execute format('create trigger lock_delete after delete on %s referencing old table as old_rows '
+        execute format('create trigger lock_delete after delete on %s referencing old table as lock_old_rows '
             'for each statement execute function lock.record_changes%s', track_changes.target, arguments);
     end if;
     for part in
