@@ -401,3 +401,31 @@ func TestAttackBySettings(t *testing.T) {
 		answers(s, e.engine, "select lock.engine()")
 	})
 }
+
+// The functions of key locks run with the caller's search_path. What it finds first is called by none of them.
+func TestAttackByTheCallersSearchPath(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, e *env) {
+		s := e.sessionAs(t, e.super)
+		s.exec(`create schema thief; create function thief.steal(integer, integer) returns boolean language plpgsql as $$ begin raise exception 'stolen'; end $$;
+			create function thief.steal(bigint, bigint) returns bigint language plpgsql as $$ begin raise exception 'stolen'; end $$;
+			create function thief.steal(interval, interval) returns boolean language plpgsql as $$ begin raise exception 'stolen'; end $$;
+			create operator thief.# (function = thief.steal, leftarg = bigint, rightarg = bigint);
+			create function thief.octet_length(text) returns integer language plpgsql as $$ begin raise exception 'stolen'; end $$;
+			create function thief.hashtextextended(text, bigint) returns bigint language plpgsql as $$ begin raise exception 'stolen'; end $$;
+			create function thief.pg_is_in_recovery() returns boolean language plpgsql as $$ begin raise exception 'stolen'; end $$;
+			create function thief.pg_try_advisory_xact_lock(bigint) returns boolean language plpgsql as $$ begin raise exception 'stolen'; end $$;
+			create function thief.pg_try_advisory_xact_lock_shared(bigint) returns boolean language plpgsql as $$ begin raise exception 'stolen'; end $$;
+			create domain thief.interval as text; create domain thief.bigint as text; create collation thief."C" (locale = 'C')`)
+		for _, operator := range []string{"=", "<>", "<", "<=", ">", ">="} {
+			s.exec("create operator thief." + operator + " (function = thief.steal, leftarg = integer, rightarg = integer)")
+			s.exec("create operator thief." + operator + " (function = thief.steal, leftarg = pg_catalog.interval, rightarg = pg_catalog.interval)")
+		}
+		s.exec("set search_path = thief, pg_catalog")
+		s.fails("P0001", "select 1 = 1") // the trap works
+		for _, call := range []string{"exclusive(1::pg_catalog.int8)", "exclusive('n'::text)", "shared(2::pg_catalog.int8)", "shared('m'::text)", "try_exclusive(3::pg_catalog.int8)", "try_exclusive('o'::text)",
+			"try_shared(4::pg_catalog.int8)", "try_shared('p'::text)", "try_shared('p'::text, '1 s')", "exclusive_all('{a,b}')", "key('n')", "unlock('n'::text)", "engine()"} {
+			s.exec("select lock." + call)
+		}
+	})
+}

@@ -197,7 +197,6 @@ begin
         left join pg_roles on pg_roles.oid = rights.grantee
         where rights.grantee = 0 and owned.kind <> 'r'
            or owned.kind = 'r' and rights.grantee <> owned.owner and rights.privilege_type <> 'SELECT'
-           or owned.name = 'schema lock_internal' and rights.grantee <> owned.owner
     ) as held;
     return query
     select
@@ -319,7 +318,7 @@ $$;
 
 -- file: sql/functions/admin/granted_functions.sql
 -- +goose StatementBegin
--- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what inlined functions call.
+-- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what the functions of key locks call, which run as the caller.
 create or replace function lock_internal.granted_functions()
 returns setof regprocedure
 language sql
@@ -387,7 +386,7 @@ begin
                   hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
     end if;
     perform lock_internal.revoke_from_public();
-    execute format('grant usage on schema lock to %I', grant_to.role);
+    execute format('grant usage on schema lock, lock_internal to %I', grant_to.role);
     for granted_function in
         select granted_functions from lock_internal.granted_functions()
     loop
@@ -436,7 +435,7 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the name of a role.';
     end if;
-    execute format('revoke usage on schema lock from %I', revoke_from.role);
+    execute format('revoke usage on schema lock, lock_internal from %I', revoke_from.role);
     for granted_function in
         select granted_functions from lock_internal.granted_functions()
     loop

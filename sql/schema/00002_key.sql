@@ -263,9 +263,12 @@ comment on function lock.key(text) is
 -- file: sql/functions/key/exclusive.sql
 -- exclusive takes a key for this transaction alone; waits until every other holder has ended.
 --
--- PostgreSQL puts the body into the caller's statement, so a lock that is free costs one try. hold_key does all the rest: it
--- waits, records the name, raises the errors, and is the row engine. A try does not overtake: the lock manager refuses it when
--- somebody who waits conflicts. What lock_internal.key_of does is written out here, because each call would cost planning.
+-- A lock that is free costs one try. hold_key does all the rest: it waits, records the name, raises the errors, and is the row
+-- engine. A try does not overtake: the lock manager refuses it when somebody who waits conflicts.
+--
+-- Neither form switches to another role or search_path, which would cost more than the lock. PostgreSQL puts the text of the
+-- first into the caller's statement; that is planned with each statement that is not prepared. To plan the second's longer text
+-- would cost more than a call, so it is PL/pgSQL, and names everything with its schema: the caller's search_path is in force.
 create or replace function lock.exclusive(
     key  bigint
 )
@@ -284,18 +287,26 @@ comment on function lock.exclusive(bigint) is
     'Re-entrant. See what holders before did with a statement that follows, under READ COMMITTED: this one''s snapshot is from before the wait. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
     'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
 
+-- +goose StatementBegin
 create or replace function lock.exclusive(
     name  text
 )
 returns void
-language sql
+language plpgsql
 volatile
-return case
-    when lock_internal.is_advisory() and not pg_is_in_recovery() and octet_length(exclusive.name) between 1 and 1024
-        and pg_try_advisory_xact_lock(hashtextextended(exclusive.name collate "C", 7813573190502540665))
-    then null
-    else lock_internal.hold_key(null, exclusive.name, false)
+as $$
+begin
+    if lock_internal.is_advisory() and not pg_catalog.pg_is_in_recovery()
+        and pg_catalog.octet_length(exclusive.name) operator(pg_catalog.>=) 1
+        and pg_catalog.octet_length(exclusive.name) operator(pg_catalog.<=) 1024
+        and pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(exclusive.name collate pg_catalog."C", 7813573190502540665))
+    then
+        return;
+    end if;
+    perform lock_internal.hold_key(null, exclusive.name, false);
 end;
+$$;
+-- +goose StatementEnd
 
 comment on function lock.exclusive(text) is
     'As lock.exclusive(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
@@ -364,18 +375,26 @@ comment on function lock.shared(bigint) is
     'Re-entrant. Does not age: nobody can take it away. Errors: those of lock.exclusive(bigint). '
     'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
 
+-- +goose StatementBegin
 create or replace function lock.shared(
     name  text
 )
 returns void
-language sql
+language plpgsql
 volatile
-return case
-    when lock_internal.is_advisory() and not pg_is_in_recovery() and octet_length(shared.name) between 1 and 1024
-        and pg_try_advisory_xact_lock_shared(hashtextextended(shared.name collate "C", 7813573190502540665))
-    then null
-    else lock_internal.hold_key(null, shared.name, true)
+as $$
+begin
+    if lock_internal.is_advisory() and not pg_catalog.pg_is_in_recovery()
+        and pg_catalog.octet_length(shared.name) operator(pg_catalog.>=) 1
+        and pg_catalog.octet_length(shared.name) operator(pg_catalog.<=) 1024
+        and pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtextextended(shared.name collate pg_catalog."C", 7813573190502540665))
+    then
+        return;
+    end if;
+    perform lock_internal.hold_key(null, shared.name, true);
 end;
+$$;
+-- +goose StatementEnd
 
 comment on function lock.shared(text) is
     'As lock.shared(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
@@ -457,21 +476,27 @@ comment on function lock.try_exclusive(bigint, interval) is
     'Errors: 22004 null, 22023 bad name, or a wait that is negative, infinite or has months, 25006 on a standby, 40P01 deadlock, '
     '40001 (row engine under snapshot isolation), 57014 statement_timeout.';
 
+-- +goose StatementBegin
 create or replace function lock.try_exclusive(
     name  text,
     wait  interval default '0'
 )
 returns boolean
-language sql
+language plpgsql
 volatile
-return coalesce(
-    case
-        when lock_internal.is_advisory() and try_exclusive.wait = '0' and not pg_is_in_recovery()
-            and octet_length(try_exclusive.name) between 1 and 1024
-        then pg_try_advisory_xact_lock(hashtextextended(try_exclusive.name collate "C", 7813573190502540665))
-    end,
-    lock_internal.try_key(null, try_exclusive.name, false, try_exclusive.wait)
-);
+as $$
+begin
+    if lock_internal.is_advisory() and not pg_catalog.pg_is_in_recovery()
+        and try_exclusive.wait operator(pg_catalog.=) '0'::pg_catalog.interval
+        and pg_catalog.octet_length(try_exclusive.name) operator(pg_catalog.>=) 1
+        and pg_catalog.octet_length(try_exclusive.name) operator(pg_catalog.<=) 1024
+    then
+        return pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(try_exclusive.name collate pg_catalog."C", 7813573190502540665));
+    end if;
+    return lock_internal.try_key(null, try_exclusive.name, false, try_exclusive.wait);
+end;
+$$;
+-- +goose StatementEnd
 
 comment on function lock.try_exclusive(text, interval) is
     'As lock.try_exclusive(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
@@ -499,21 +524,27 @@ comment on function lock.try_shared(bigint, interval) is
     'Takes a key as lock.shared does and returns true, or returns false when somebody else still has it after wait: see lock.try_exclusive(bigint, interval), '
     'also for the errors.';
 
+-- +goose StatementBegin
 create or replace function lock.try_shared(
     name  text,
     wait  interval default '0'
 )
 returns boolean
-language sql
+language plpgsql
 volatile
-return coalesce(
-    case
-        when lock_internal.is_advisory() and try_shared.wait = '0' and not pg_is_in_recovery()
-            and octet_length(try_shared.name) between 1 and 1024
-        then pg_try_advisory_xact_lock_shared(hashtextextended(try_shared.name collate "C", 7813573190502540665))
-    end,
-    lock_internal.try_key(null, try_shared.name, true, try_shared.wait)
-);
+as $$
+begin
+    if lock_internal.is_advisory() and not pg_catalog.pg_is_in_recovery()
+        and try_shared.wait operator(pg_catalog.=) '0'::pg_catalog.interval
+        and pg_catalog.octet_length(try_shared.name) operator(pg_catalog.>=) 1
+        and pg_catalog.octet_length(try_shared.name) operator(pg_catalog.<=) 1024
+    then
+        return pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtextextended(try_shared.name collate pg_catalog."C", 7813573190502540665));
+    end if;
+    return lock_internal.try_key(null, try_shared.name, true, try_shared.wait);
+end;
+$$;
+-- +goose StatementEnd
 
 comment on function lock.try_shared(text, interval) is
     'As lock.try_shared(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';

@@ -56,7 +56,6 @@ begin
         left join pg_roles on pg_roles.oid = rights.grantee
         where rights.grantee = 0 and owned.kind <> 'r'
            or owned.kind = 'r' and rights.grantee <> owned.owner and rights.privilege_type <> 'SELECT'
-           or owned.name = 'schema lock_internal' and rights.grantee <> owned.owner
     ) as held;
     return query
     select

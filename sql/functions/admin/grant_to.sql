@@ -25,7 +25,7 @@ begin
                   hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
     end if;
     perform lock_internal.revoke_from_public();
-    execute format('grant usage on schema lock to %I', grant_to.role);
+    execute format('grant usage on schema lock, lock_internal to %I', grant_to.role);
     for granted_function in
         select granted_functions from lock_internal.granted_functions()
     loop

@@ -1,4 +1,4 @@
--- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what inlined functions call.
+-- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what the functions of key locks call, which run as the caller.
 create or replace function lock_internal.granted_functions()
 returns setof regprocedure
 language sql

@@ -16,7 +16,7 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the name of a role.';
     end if;
-    execute format('revoke usage on schema lock from %I', revoke_from.role);
+    execute format('revoke usage on schema lock, lock_internal from %I', revoke_from.role);
     for granted_function in
         select granted_functions from lock_internal.granted_functions()
     loop

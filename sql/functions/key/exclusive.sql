@@ -1,8 +1,11 @@
 -- exclusive takes a key for this transaction alone; waits until every other holder has ended.
 --
--- PostgreSQL puts the body into the caller's statement, so a lock that is free costs one try. hold_key does all the rest: it
--- waits, records the name, raises the errors, and is the row engine. A try does not overtake: the lock manager refuses it when
--- somebody who waits conflicts. What lock_internal.key_of does is written out here, because each call would cost planning.
+-- A lock that is free costs one try. hold_key does all the rest: it waits, records the name, raises the errors, and is the row
+-- engine. A try does not overtake: the lock manager refuses it when somebody who waits conflicts.
+--
+-- Neither form switches to another role or search_path, which would cost more than the lock. PostgreSQL puts the text of the
+-- first into the caller's statement; that is planned with each statement that is not prepared. To plan the second's longer text
+-- would cost more than a call, so it is PL/pgSQL, and names everything with its schema: the caller's search_path is in force.
 create or replace function lock.exclusive(
     key  bigint
 )
@@ -25,14 +28,20 @@ create or replace function lock.exclusive(
     name  text
 )
 returns void
-language sql
+language plpgsql
 volatile
-return case
-    when lock_internal.is_advisory() and not pg_is_in_recovery() and octet_length(exclusive.name) between 1 and 1024
-        and pg_try_advisory_xact_lock(hashtextextended(exclusive.name collate "C", 7813573190502540665))
-    then null
-    else lock_internal.hold_key(null, exclusive.name, false)
+as $$
+begin
+    if lock_internal.is_advisory() and not pg_catalog.pg_is_in_recovery()
+        and pg_catalog.octet_length(exclusive.name) operator(pg_catalog.>=) 1
+        and pg_catalog.octet_length(exclusive.name) operator(pg_catalog.<=) 1024
+        and pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(exclusive.name collate pg_catalog."C", 7813573190502540665))
+    then
+        return;
+    end if;
+    perform lock_internal.hold_key(null, exclusive.name, false);
 end;
+$$;
 
 comment on function lock.exclusive(text) is
     'As lock.exclusive(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';

@@ -23,14 +23,20 @@ create or replace function lock.shared(
     name  text
 )
 returns void
-language sql
+language plpgsql
 volatile
-return case
-    when lock_internal.is_advisory() and not pg_is_in_recovery() and octet_length(shared.name) between 1 and 1024
-        and pg_try_advisory_xact_lock_shared(hashtextextended(shared.name collate "C", 7813573190502540665))
-    then null
-    else lock_internal.hold_key(null, shared.name, true)
+as $$
+begin
+    if lock_internal.is_advisory() and not pg_catalog.pg_is_in_recovery()
+        and pg_catalog.octet_length(shared.name) operator(pg_catalog.>=) 1
+        and pg_catalog.octet_length(shared.name) operator(pg_catalog.<=) 1024
+        and pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtextextended(shared.name collate pg_catalog."C", 7813573190502540665))
+    then
+        return;
+    end if;
+    perform lock_internal.hold_key(null, shared.name, true);
 end;
+$$;
 
 comment on function lock.shared(text) is
     'As lock.shared(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';

@@ -29,16 +29,20 @@ create or replace function lock.try_exclusive(
     wait  interval default '0'
 )
 returns boolean
-language sql
+language plpgsql
 volatile
-return coalesce(
-    case
-        when lock_internal.is_advisory() and try_exclusive.wait = '0' and not pg_is_in_recovery()
-            and octet_length(try_exclusive.name) between 1 and 1024
-        then pg_try_advisory_xact_lock(hashtextextended(try_exclusive.name collate "C", 7813573190502540665))
-    end,
-    lock_internal.try_key(null, try_exclusive.name, false, try_exclusive.wait)
-);
+as $$
+begin
+    if lock_internal.is_advisory() and not pg_catalog.pg_is_in_recovery()
+        and try_exclusive.wait operator(pg_catalog.=) '0'::pg_catalog.interval
+        and pg_catalog.octet_length(try_exclusive.name) operator(pg_catalog.>=) 1
+        and pg_catalog.octet_length(try_exclusive.name) operator(pg_catalog.<=) 1024
+    then
+        return pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(try_exclusive.name collate pg_catalog."C", 7813573190502540665));
+    end if;
+    return lock_internal.try_key(null, try_exclusive.name, false, try_exclusive.wait);
+end;
+$$;
 
 comment on function lock.try_exclusive(text, interval) is
     'As lock.try_exclusive(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';

@@ -25,16 +25,20 @@ create or replace function lock.try_shared(
     wait  interval default '0'
 )
 returns boolean
-language sql
+language plpgsql
 volatile
-return coalesce(
-    case
-        when lock_internal.is_advisory() and try_shared.wait = '0' and not pg_is_in_recovery()
-            and octet_length(try_shared.name) between 1 and 1024
-        then pg_try_advisory_xact_lock_shared(hashtextextended(try_shared.name collate "C", 7813573190502540665))
-    end,
-    lock_internal.try_key(null, try_shared.name, true, try_shared.wait)
-);
+as $$
+begin
+    if lock_internal.is_advisory() and not pg_catalog.pg_is_in_recovery()
+        and try_shared.wait operator(pg_catalog.=) '0'::pg_catalog.interval
+        and pg_catalog.octet_length(try_shared.name) operator(pg_catalog.>=) 1
+        and pg_catalog.octet_length(try_shared.name) operator(pg_catalog.<=) 1024
+    then
+        return pg_catalog.pg_try_advisory_xact_lock_shared(pg_catalog.hashtextextended(try_shared.name collate pg_catalog."C", 7813573190502540665));
+    end if;
+    return lock_internal.try_key(null, try_shared.name, true, try_shared.wait);
+end;
+$$;
 
 comment on function lock.try_shared(text, interval) is
     'As lock.try_shared(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
