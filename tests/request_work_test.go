@@ -684,7 +684,7 @@ func TestRequestWorkLife(t *testing.T) {
 			"select lock.enqueue('create', 'e')",
 			"insert into lock.request (request_type, entity_id) values ('update', 'e')",
 		} {
-			within(t, perseverance, "the worker is calm", func() bool { return queries.lookedLast(calm, "CaptureRequest", "savepoint", "rollback") })
+			eventually(t, "the worker is calm", func() bool { return queries.lookedLast(calm, "CaptureRequest", "savepoint", "rollback") })
 			idle(t, e, 1)
 			calm = queries.count()
 			for range 100 {
