@@ -32,7 +32,7 @@ func init() {
 			{name: "pg_advisory_xact_lock", sql: someKey + "select pg_advisory_xact_lock(:key);"},
 			{name: "lock.exclusive(bigint)", sql: someKey + "select lock.exclusive(:key::bigint);", atLeast: 0.5, prepared: 0.85},
 			{name: "lock.shared(bigint)", sql: someKey + "select lock.shared(:key::bigint);", atLeast: 0.5, prepared: 0.85},
-			{name: "lock.exclusive(text)", sql: someKey + "select lock.exclusive(:key::text);", atLeast: 0.5, prepared: 0.7},
+			{name: "lock.exclusive(text)", sql: someKey + "select lock.exclusive('customer:' || :key);", atLeast: 0.5, prepared: 0.7},
 			{name: "the published recipe", sql: someKey + "select recipe_exclusive(:key);"},
 		}},
 		comparison{kind: "key", name: "try_exclusive, denied", hold: []string{
