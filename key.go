@@ -22,7 +22,7 @@ type Key interface {
 // bound that. The lock ends with the transaction: on commit, on an error or panic of fn (which roll back), and when the
 // connection or this process dies. It costs two round trips: begin and lock travel together.
 //
-// When the database asks for a retry (see Retryable), the transaction is rolled back and the whole of fn runs again, up to
+// When the database asks for a retry (see IsRetryable), the transaction is rolled back and the whole of fn runs again, up to
 // 10 times with growing, random pauses; so fn must keep its effects inside its tx. Any other error is returned, wrapped:
 // errors.Is and errors.As reach fn's own error and the *pgconn.PgError with its SQLSTATE (22023 bad name, 22021 a name with a
 // NUL or bytes that are no text in the connection's client_encoding, 25006 a standby, 55P03 lock_timeout, 57014

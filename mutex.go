@@ -23,7 +23,7 @@ type Mutex interface {
 
 // NewMutex returns a Mutex of owner; with "" it belongs to nobody in particular, and whoever has no owner's name can release it.
 //
-// On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks for it (see Retryable), up
+// On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks for it (see IsRetryable), up
 // to 10 times. On a pgx.Tx or *pgx.Conn a call belongs to the caller's transaction: rolled back, it never happened, and
 // repeating is up to the caller. Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 a task or
 // owner that is empty or longer than 1024 bytes, 22021 one that is no text, 25006 a standby or read-only transaction, 40001 and 40P01 as above.

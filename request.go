@@ -52,10 +52,10 @@ func WorkOnError(tell func(error)) WorkOption {
 //   - an error: what handle did in tx is undone, and the batch, all of it, is settled as error with the error's text as its message. So it
 //     is when handle leaves tx in a state that cannot be settled or committed: a deferred constraint, a role without rights, rows
 //     left open, a commit or rollback in SQL, a batch that is settled already. tx's own Commit and Rollback return an error and do nothing.
-//   - Retry(err, delay), delay being at least a millisecond: undone, and put back for any worker, unless one of the batch has
+//   - RetryAfter(delay, err), delay being at least a millisecond: undone, and put back for any worker, unless one of the batch has
 //     been tried as often as WorkAttempts allows: then it is an error. The requests' Attempts say how often they were tried before.
 //   - a panic: as an error; the one that WorkOnError gets ends with the stack.
-//   - a lost connection, or an error that is Retryable: everything is undone, nothing is counted, and the batch is as new. It
+//   - a lost connection, or an error that is IsRetryable: everything is undone, nothing is counted, and the batch is as new. It
 //     is found again as soon as the server has let go of it. A context of handle's own that ends during a query closes the connection, too, and handle's error
 //     counts then; prefer statement_timeout for a limit.
 //
@@ -281,7 +281,7 @@ func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) 
 		return nil, fmt.Errorf("connection lost while handling request %d: %v", batch[0].RequestID, outcome)
 	case tx.Conn().PgConn().IsBusy(): // Only closing the connection ends a query whose rows nobody has.
 		return cmp.Or(outcome, errors.New("the handler left a query open: it must close its rows")), errCut
-	case outcome != nil && Retryable(outcome):
+	case outcome != nil && IsRetryable(outcome):
 		return nil, outcome
 	}
 	switch tx.Conn().PgConn().TxStatus() {

@@ -18,16 +18,16 @@ const (
 	longestPause  = 500 * time.Millisecond
 )
 
-// Retryable says whether err is the database's request to run the whole transaction again: SQLSTATE 40001 (serialization
+// IsRetryable says whether err is the database's request to run the whole transaction again: SQLSTATE 40001 (serialization
 // failure; on YugabyteDB also any conflict or restart that it could not hide) or 40P01 (deadlock).
-func Retryable(err error) bool {
+func IsRetryable(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")
 }
 
-// Retry makes an error of the work that Work and WorkTasks hand out a wish to try again, by any worker, no earlier than delay
+// RetryAfter makes an error of the work that Work and WorkTasks hand out a wish to try again, by any worker, no earlier than delay
 // from now. errors.Is and errors.As reach err. Nil stays nil.
-func Retry(err error, delay time.Duration) error {
+func RetryAfter(delay time.Duration, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -42,13 +42,13 @@ type retryError struct {
 func (e *retryError) Error() string { return fmt.Sprintf("retry in %v: %v", e.delay, e.err) }
 func (e *retryError) Unwrap() error { return e.err }
 
-// retry runs attempt until it succeeds, fails with an error that is not Retryable, has failed often enough, or ctx ends. The
+// retry runs attempt until it succeeds, fails with an error that is not IsRetryable, has failed often enough, or ctx ends. The
 // pauses grow twofold and are random, so that two who met do not meet again.
 func retry(ctx context.Context, attempt func() error) error {
 	pause := shortestPause
 	for n := 0; ; n++ {
 		err := attempt()
-		if n == retries || !Retryable(err) {
+		if n == retries || !IsRetryable(err) {
 			return err
 		}
 		if ended := wake.Sleep(ctx, pause/2+rand.N(pause)); ended != nil {

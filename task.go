@@ -15,7 +15,7 @@ import (
 )
 
 // A StateMachine moves tasks between statuses: Capture takes tasks exclusively, SetStatus releases them. Errors keep their SQLSTATE
-// (*pgconn.PgError); those that are Retryable are the caller's to retry.
+// (*pgconn.PgError); those that are IsRetryable are the caller's to retry.
 type StateMachine interface {
 	// SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task may be taken over
 	// (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks. It waits for a transaction that has
@@ -68,7 +68,7 @@ type TaskOptions struct {
 // error) or an error comes that no pause can mend. Run as many as there should be workers; they share one listening connection.
 //
 // work returns one error per task, in their order, or nil when all are done: nil is done, anything else failed, and
-// Retry(err, delay) failed and not captured again before delay has passed (a task without a retry left is dead all the same). Its
+// RetryAfter(delay, err) failed and not captured again before delay has passed (a task without a retry left is dead all the same). Its
 // ctx ends with WorkTasks'; what it did by then is still settled. A panic goes through, and so does the one that answers
 // another number of errors. Give tasks a timeout: a worker that dies
 // keeps its tasks until their timeouts have passed. Work that takes longer has to call db.Queries.ExtendTask; when it was too

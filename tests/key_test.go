@@ -1028,7 +1028,7 @@ func TestKeyGo(t *testing.T) {
 				calls++
 				return &pgconn.PgError{Code: "40001"}
 			})
-			if !locks.Retryable(err) || calls != 11 {
+			if !locks.IsRetryable(err) || calls != 11 {
 				t.Errorf("%d calls, %v", calls, err)
 			}
 		})

@@ -304,14 +304,43 @@ func TestLeasePermits(t *testing.T) {
 		}
 	})
 
-	t.Run("the checker catches acquirers whose count is older than the gate", func(t *testing.T) {
+	t.Run("the checker catches acquirers that do not count", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
-		mutate(t, e, "acquire_lease", "and free.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)\n", "\n")
+		mutate(t, e, "acquire_lease", "and not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)\n", "\n")
 		if most := leaseCrowd(t, e, math.MaxInt64); most == 0 {
 			t.Fatal("the broken function was not caught")
 		}
 	})
+
+	// A gate holds the acquirer between its snapshot and its lock on the row, while another is granted and commits.
+	const guard = "and free.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)\n"
+	const gate = "and case when acquire_lease.owner = 'late' then pg_advisory_xact_lock(4711) is not null else true end\n"
+	for _, guarded := range []bool{true, false} {
+		t.Run(fmt.Sprintf("are counted no earlier than the gate is locked, guarded %v", guarded), func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			pieces := []string{guard, guard + gate}
+			if !guarded {
+				pieces[1] = gate
+			}
+			mutate(t, e, "acquire_lease", pieces...)
+			s, late := e.session(t), e.session(t)
+			answers(s, true, "select lock.release_lease('a', $1)", s.lease("a", 1))
+			s.exec("begin")
+			s.exec("select pg_advisory_xact_lock(4711)")
+			p := late.start("create temporary table got as select coalesce((select token from lock.acquire_lease('a', 'late', '1 hour')), 0) as token").blocked()
+			token := s.lease("a", 1)
+			if token == 0 {
+				t.Fatal("denied")
+			}
+			s.exec("commit")
+			p.ends()
+			if granted := get[int64](late, "select token from got") != 0; granted == guarded {
+				t.Fatalf("the late one was granted: %v", granted)
+			}
+		})
+	}
 
 	t.Run("the check catches an acquirer that counts before the gate", func(t *testing.T) {
 		t.Parallel()
@@ -371,7 +400,7 @@ func leaseCrowd(t *testing.T, e *env, grants int64) int64 {
 					lease, err = db.New(tx).AcquireLease(ctx, db.AcquireLeaseParams{Name: "a", Owner: "me", Ttl: time.Hour, Permits: permits})
 					return err
 				})
-				if err == pgx.ErrNoRows || locks.Retryable(err) {
+				if err == pgx.ErrNoRows || locks.IsRetryable(err) {
 					continue
 				}
 				if err != nil {

@@ -162,7 +162,7 @@ func TestMutexGo(t *testing.T) {
 	check(true)(one.Acquire(ctx, "b"))
 	_, err = locks.NewMutex(tx, "").Acquire(ctx, "b")
 	wantCode(t, err, "40001", "stale snapshot")
-	if !locks.Retryable(err) {
+	if !locks.IsRetryable(err) {
 		t.Fatal(err)
 	}
 	must(t, tx.Rollback(ctx))

@@ -545,10 +545,10 @@ func TestRequestWorkOutcomes(t *testing.T) {
 				return errors.New("a\x00b\xff")
 			case "twice":
 				if batch[0].Attempts < 2 {
-					return locks.Retry(errors.New("not yet"), time.Millisecond)
+					return locks.RetryAfter(time.Millisecond, errors.New("not yet"))
 				}
 			case "hopeless":
-				return fmt.Errorf("wrapped: %w", locks.Retry(errors.New("never"), time.Millisecond))
+				return fmt.Errorf("wrapped: %w", locks.RetryAfter(time.Millisecond, errors.New("never")))
 			case "rollback":
 				_, err := tx.Exec(ctx, "rollback")
 				return err
@@ -573,7 +573,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 				return errors.New("not ended")
 			case "habit": // What many write after every Begin.
 				defer tx.Rollback(ctx)
-				return locks.Retry(nil, time.Hour)
+				return locks.RetryAfter(time.Hour, nil)
 			case "rows", "forgotten rows":
 				rows, err := tx.Query(ctx, "select generate_series(1, 100000)")
 				if err != nil || !rows.Next() || entity == "forgotten rows" {
@@ -599,7 +599,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 						return err
 					}
 				}
-				return locks.Retry(fmt.Errorf("%d of them", len(batch)), time.Millisecond)
+				return locks.RetryAfter(time.Millisecond, fmt.Errorf("%d of them", len(batch)))
 			case "among": // One of three cannot be done, and they are one piece of work.
 				if len(batch) != 3 {
 					return fmt.Errorf("a batch of %d", len(batch))
@@ -712,7 +712,7 @@ func TestRequestWorkLife(t *testing.T) {
 			case seen["put back"] == 2 && seen["late"] == 1:
 				cancel()
 			case batch[0].EntityID == "put back":
-				return locks.Retry(errors.New("later"), time.Millisecond)
+				return locks.RetryAfter(time.Millisecond, errors.New("later"))
 			case seen["load"] == 0: // the first of the load
 				seen["load"]++
 				late.exec("commit")

@@ -153,7 +153,7 @@ func TestTaskWork(t *testing.T) {
 				case "bad":
 					errs[i] = errors.New("no good")
 				case "later":
-					errs[i] = fmt.Errorf("wrapped: %w", locks.Retry(errors.New("not yet"), time.Hour))
+					errs[i] = fmt.Errorf("wrapped: %w", locks.RetryAfter(time.Hour, errors.New("not yet")))
 				}
 			}
 			return errs

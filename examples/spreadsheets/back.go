@@ -72,7 +72,7 @@ func (b *back) write(base, file string, batch []db.Request) error {
 		updates = append(updates, u)
 	}
 	if err := writeVersion(b.files, base, file, updates); err != nil {
-		return locks.Retry(err, time.Second)
+		return locks.RetryAfter(time.Second, err)
 	}
 	return nil
 }

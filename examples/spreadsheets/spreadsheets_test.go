@@ -91,7 +91,7 @@ var broken = map[string]struct {
 			if err := handle(ctx, tx, batch); err != nil || batch[0].Attempts > 0 {
 				return err
 			}
-			return locks.Retry(errors.New("once more"), time.Millisecond)
+			return locks.RetryAfter(time.Millisecond, errors.New("once more"))
 		}
 	}, `request \d+ was settled or put back 2 times`},
 	"writes-when-done": {func(handle handler) handler { // So that the victim has not yet written when it is killed.
