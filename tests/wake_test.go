@@ -62,10 +62,15 @@ const (
 		end $$;
 		create or replace function produce(queue text) returns void language sql as $$
 			select lock_internal.wake('lock_task', queue);
-			select count(*) from generate_series(1, 10000); -- a wider gap is hit sooner
+			select pg_sleep(0.02); -- wide enough for a worker to go idle in it
 			insert into job (queue_id) values (queue);
 		$$`
-	wakeAsksNobody = `create or replace function lock.open_transactions(among bigint[] default null) returns setof bigint language sql as 'select 0::bigint where false'`
+	wakeAsksNobody = `create or replace function lock.open_transactions(among bigint[] default null) returns setof bigint language sql as 'select 0::bigint where false';
+		create or replace function produce(queue text) returns void language sql as $$
+			insert into job (queue_id) values (queue);
+			select lock_internal.wake('lock_task', queue);
+			select pg_sleep(0.02);
+		$$`
 )
 
 // A queryLog is a tracer that keeps what the connections of a pool, and the listener beside it, were asked.
