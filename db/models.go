@@ -168,7 +168,7 @@ type LockedKey struct {
 
 // The migrations that this schema has been through, kept by the migrations themselves: goose's own table is named by its user.
 type Migration struct {
-	Number    int32
+	Version   int64
 	AppliedAt time.Time
 }
 

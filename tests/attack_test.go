@@ -148,7 +148,7 @@ func TestAttackAfterARestoreWithoutACLs(t *testing.T) {
 	const attack = "select lock.drop_unused_mutexes('1 day', 1)"
 	for what, mend := range map[string]string{
 		"grant_to":            "select lock.grant_to('locks_app')",
-		"the next migration":  "select lock_internal.end_migration((select max(number) from lock.migration), 'up')",
+		"the next migration":  "select lock_internal.end_migration((select max(version) from lock.migration), 'up')",
 		"revoke_from_public":  "select lock_internal.revoke_from_public()",
 		"grant_to of another": "select lock.grant_to('locks_outsider'), lock.revoke_from('locks_outsider')",
 	} {
@@ -178,7 +178,7 @@ func TestAttackByOneRight(t *testing.T) {
 	owner, thief := e.sessionAs(t, e.owner), outsider(t, e)
 	owner.exec("grant usage on schema lock to locks_outsider; grant execute on function lock.key(text) to locks_outsider")
 	thief.exec("select lock.key('a')")
-	owner.exec("select lock_internal.end_migration((select max(number) from lock.migration), 'up')")
+	owner.exec("select lock_internal.end_migration((select max(version) from lock.migration), 'up')")
 	thief.fails("42501", "select lock.acquire_mutex('m')")
 }
 

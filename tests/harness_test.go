@@ -194,17 +194,17 @@ func create(conn *pgx.Conn, name, template, engine string) error {
 	return nil
 }
 
-// migrate brings the database up to a version, or all the way with 0.
-func migrate(url string, version int64) error {
+// migrate brings the database up to the nth migration, or all the way with 0.
+func migrate(url string, n int) error {
 	provider, closeDB, err := gooseProvider(url)
 	if err != nil {
 		return err
 	}
 	defer closeDB()
-	if version == 0 {
+	if n == 0 {
 		_, err = provider.Up(ctx)
 	} else {
-		_, err = provider.UpTo(ctx, version)
+		_, err = provider.UpTo(ctx, provider.ListSources()[n-1].Version)
 	}
 	return err
 }

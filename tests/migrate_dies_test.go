@@ -80,7 +80,7 @@ func dies(t *testing.T, url string, migration migrations.Migration, up bool, hal
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, files, goose.WithTableName(versionTable))
 	must(t, err)
 	if up {
-		_, err = provider.UpTo(ctx, int64(migration.Number))
+		_, err = provider.UpTo(ctx, migration.Version)
 	} else {
 		_, err = provider.Down(ctx)
 	}
@@ -109,16 +109,16 @@ func TestMigrateAfterADeath(t *testing.T) {
 				clone := openFrom(t, engine, template)
 				return snapshot(t, clone)
 			}
-			step := func(url string, up bool, number int) error {
+			step := func(url string, up bool, migration migrations.Migration) error {
 				provider, closeDB, err := gooseProvider(url)
 				if err != nil {
 					return err
 				}
 				defer closeDB()
 				if up {
-					_, err = provider.UpTo(ctx, int64(number))
+					_, err = provider.UpTo(ctx, migration.Version)
 				} else {
-					_, err = provider.DownTo(ctx, int64(number-1))
+					_, err = provider.DownTo(ctx, migration.Previous)
 				}
 				return err
 			}
@@ -141,7 +141,7 @@ func TestMigrateAfterADeath(t *testing.T) {
 					ends++
 					t.Run(fmt.Sprintf("%d up %v, killed behind statement %d", migration.Number, up, n), func(t *testing.T) {
 						clone := openFrom(t, engine, template)
-						if err := step(clone.owner, up, migration.Number); err != nil {
+						if err := step(clone.owner, up, migration); err != nil {
 							t.Fatalf("the next run failed: %v", err)
 						}
 						for _, line := range differences(want, snapshot(t, clone)) {
@@ -149,11 +149,11 @@ func TestMigrateAfterADeath(t *testing.T) {
 						}
 					})
 				}
-				must(t, step(e.owner, up, migration.Number))
+				must(t, step(e.owner, up, migration))
 			}
 			reference := openEmpty(t, engine)
 			for _, migration := range all {
-				must(t, step(reference.owner, true, migration.Number))
+				must(t, step(reference.owner, true, migration))
 				states = append(states, snapshot(t, reference))
 			}
 			for _, migration := range all {
@@ -174,7 +174,9 @@ func TestMigrateAfterADeath(t *testing.T) {
 	t.Run("sees a statement that cannot be run again", func(t *testing.T) {
 		t.Parallel()
 		e := openEmpty(t, advisory)
-		planted := migrations.Migration{Number: 1, Path: "00001_common.sql"}
+		all, err := migrations.Migrations(root(t))
+		must(t, err)
+		planted := all[0]
 		half := cut("create schema lock;\nselect 1;\n")
 		dies(t, e.owner, planted, true, half, 1)
 		if err := migrate(e.owner, 0); err != nil {

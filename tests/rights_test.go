@@ -100,7 +100,7 @@ func TestRights(t *testing.T) {
 		app := e.session(t)
 		owner.exec("create function lock.later() returns integer language sql as 'select 1'; revoke all on function lock.later() from public")
 		app.fails("42501", "select lock.later()")
-		latest := get[int](owner, "select max(number) from lock.migration")
+		latest := get[int](owner, "select max(version) from lock.migration")
 		owner.exec("select lock_internal.end_migration($1, 'up')", latest)
 		answers(app, 1, "select lock.later()")
 	})

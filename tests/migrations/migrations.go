@@ -14,6 +14,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 )
 
 const (
@@ -24,8 +25,12 @@ const (
 	sectionEnd   = "-- end of functions"
 	copyStart    = "-- file: "
 	dropStart    = "-- gone: "
+	guardStart   = "-- guard: written by make migration, not by hand"
+	downStart    = "-- +goose Down"
 	gooseStart   = "-- +goose StatementBegin"
 	gooseEnd     = "-- +goose StatementEnd"
+
+	timestamp = "20060102150405"
 
 	atomicStart = "begin atomic"
 	atomicEnd   = "end;"
@@ -57,9 +62,11 @@ func Functions(root string) (map[string]string, error) {
 
 // A Migration is one file of sql/schema.
 type Migration struct {
-	Number int
-	Path   string
-	Text   string
+	Number   int   // 1, 2, ...
+	Version  int64 // when it was made, in UTC, as digits
+	Previous int64 // the version of the migration before it, or 0
+	Path     string
+	Text     string
 }
 
 // Migrations reads sql/schema in order.
@@ -70,17 +77,19 @@ func Migrations(root string) ([]Migration, error) {
 	}
 	sort.Strings(paths)
 	var all []Migration
+	var previous int64
 	for _, path := range paths {
 		digits, _, _ := strings.Cut(filepath.Base(path), "_")
-		number, err := strconv.Atoi(digits)
-		if err != nil || number != len(all)+1 {
-			return nil, fmt.Errorf("%s: migrations are numbered 00001, 00002, ... without a gap", path)
+		version, err := strconv.ParseInt(digits, 10, 64)
+		if _, bad := time.Parse(timestamp, digits); err != nil || bad != nil {
+			return nil, fmt.Errorf("%s: a migration's name starts with when it was made, such as %s", path, timestamp)
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, Migration{Number: number, Path: path, Text: string(text)})
+		all = append(all, Migration{Number: len(all) + 1, Version: version, Previous: previous, Path: path, Text: string(text)})
+		previous = version
 	}
 	return all, nil
 }
@@ -89,7 +98,7 @@ func Migrations(root string) ([]Migration, error) {
 func Replay(migrations []Migration) (map[string]string, error) {
 	state := map[string]string{}
 	for _, m := range migrations {
-		up, _, found := strings.Cut(m.Text, "-- +goose Down")
+		up, _, found := strings.Cut(m.Text, downStart)
 		if !found {
 			return nil, fmt.Errorf("%s has no Down", m.Path)
 		}
@@ -145,6 +154,11 @@ func Drift(root string) ([]string, error) {
 			drift = append(drift, path+" differs from its last frozen copy")
 		}
 	}
+	for _, m := range migrations {
+		if guarded(m) != m.Text || m.Previous != 0 && len(guards.FindAllString(m.Text, -1)) != 2 {
+			drift = append(drift, m.Path+" does not start and end as its version and the one before say")
+		}
+	}
 	return drift, nil
 }
 
@@ -159,21 +173,29 @@ func Write(root, name string, amend bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var text, path string
-	number := len(migrations) + 1
+	var next Migration
 	if amend {
 		if len(migrations) == 0 {
 			return "", fmt.Errorf("there is no migration to amend")
 		}
-		last := migrations[len(migrations)-1]
+		next = migrations[len(migrations)-1]
 		migrations = migrations[:len(migrations)-1]
-		text, path = last.Text, last.Path
 	} else {
 		if !regexp.MustCompile(`^[a-z][a-z0-9_]*$`).MatchString(name) {
 			return "", fmt.Errorf("a migration's name consists of lower-case letters, digits and underscores, not %q", name)
 		}
-		text = fmt.Sprintf(template, number)
-		path = filepath.Join(root, schemaDir, fmt.Sprintf("%05d_%s.sql", number, name))
+		next.Text = template
+		next.Version, err = strconv.ParseInt(time.Now().UTC().Format(timestamp), 10, 64)
+		if err != nil {
+			return "", err
+		}
+		if len(migrations) > 0 {
+			next.Previous = migrations[len(migrations)-1].Version
+		}
+		if next.Version <= next.Previous {
+			return "", fmt.Errorf("the newest migration is of %d, and now is %d: is a clock wrong?", next.Previous, next.Version)
+		}
+		next.Path = filepath.Join(root, schemaDir, fmt.Sprintf("%d_%s.sql", next.Version, name))
 	}
 	state, err := Replay(migrations)
 	if err != nil {
@@ -199,11 +221,11 @@ func Write(root, name string, amend bool) (string, error) {
 		down = append(down, downText)
 	}
 	slices.Reverse(down)
-	text, err = fill(path, text, up, down)
+	next.Text, err = fill(next.Path, next.Text, up, down)
 	if err != nil {
 		return "", err
 	}
-	return path, os.WriteFile(path, []byte(text), 0o644)
+	return next.Path, os.WriteFile(next.Path, []byte(guarded(next)), 0o644)
 }
 
 // section is the part of a migration that this package writes, once in Up and once in Down. One that names folders of sql/functions
@@ -235,8 +257,12 @@ func Refreeze(root string) error {
 	}
 	left := maps.Clone(files)
 	for _, m := range all {
+		m.Text = guarded(m)
 		found := section.FindStringSubmatch(m.Text)
 		if found == nil || found[2] == "" {
+			if err := os.WriteFile(m.Path, []byte(m.Text), 0o644); err != nil {
+				return err
+			}
 			continue
 		}
 		var paths []string
@@ -278,22 +304,53 @@ func Refreeze(root string) error {
 
 const template = `-- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(%[1]d, 'up');
+` + guardStart + `
+` + gooseEnd + `
 
 ` + sectionStart + `
 ` + sectionEnd + `
 
-select lock_internal.end_migration(%[1]d, 'up');
+select lock_internal.end_migration(0, 'up');
 
--- +goose Down
+` + downStart + `
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(%[1]d, 'down');
+` + guardStart + `
+` + gooseEnd + `
 
 ` + sectionStart + `
 ` + sectionEnd + `
 
-select lock_internal.end_migration(%[1]d, 'down');
+select lock_internal.end_migration(0, 'down');
 `
+
+// guard is the first statement of every migration but the first. Its own message is for a database without the schema, where
+// goose's table has been told of migrations that ran elsewhere; start_migration has one for those that ran here in part.
+const guard = guardStart + "\n" + gooseStart + `
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration %[1]d needs %[2]d, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(%[1]d, %[2]d, '%[3]s');
+end;
+$$;
+` + gooseEnd + "\n"
+
+var (
+	guards = regexp.MustCompile(`(?ms)^` + guardStart + `\n.*?^` + regexp.QuoteMeta(gooseEnd) + `\n`)
+	ends   = regexp.MustCompile(`(?m)^select lock_internal\.end_migration\(\d+, `)
+)
+
+// guarded is a migration's text with the guards and ends of its version, in Up and in Down.
+func guarded(m Migration) string {
+	up, down, _ := strings.Cut(m.Text, downStart)
+	for direction, half := range map[string]*string{"up": &up, "down": &down} {
+		*half = guards.ReplaceAllLiteralString(*half, fmt.Sprintf(guard, m.Version, m.Previous, direction))
+		*half = ends.ReplaceAllLiteralString(*half, fmt.Sprintf("select lock_internal.end_migration(%d, ", m.Version))
+	}
+	return up + downStart + down
+}
 
 // change renders what takes a file's functions from one text to another; an empty text means that there is none.
 func change(path, from, to string) (string, error) {

@@ -1,6 +1,6 @@
 -- end_migration notes that a migration is done, and gives every role that has the functions what came with it.
 create or replace function lock_internal.end_migration(
-    number     integer,
+    version    bigint,
     direction  text
 )
 returns void
@@ -12,12 +12,12 @@ declare
     grantee  name;
 begin
     if end_migration.direction = 'up' then
-        insert into lock.migration (number)
-        values (end_migration.number)
+        insert into lock.migration (version)
+        values (end_migration.version)
         on conflict do nothing;
     else
         delete from lock.migration
-        where migration.number = end_migration.number;
+        where migration.version = end_migration.version;
     end if;
     perform lock_internal.revoke_from_public();
     for grantee in

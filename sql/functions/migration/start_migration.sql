@@ -1,11 +1,12 @@
--- start_migration lets one migrator run at a time, refuses one that is not the owner, and stops one that fell behind.
+-- start_migration lets one migrator run at a time, refuses one that is not the owner, and stops one that fell behind or skips.
 --
 -- The goose CLI takes no lock: two runs read the same list of pending migrations, and both apply it. The advisory lock makes
 -- them take turns, migration by migration, and every migration may be applied twice. Anybody who may connect can hold that
 -- lock, so the wait for it has an end. A migrator that is more than a migration behind would bring older functions back. One
 -- that is not the owner would leave functions behind that run with its rights.
 create or replace function lock_internal.start_migration(
-    number     integer,
+    version    bigint,
+    previous   bigint,
     direction  text
 )
 returns void
@@ -14,9 +15,9 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    previous  constant text := current_setting('lock_timeout');
+    patience  constant text := current_setting('lock_timeout');
     stranger  text;
-    latest    integer;
+    latest    bigint;
 begin
     select format('%s belongs to %s', checked.name, checked.owner)
     into stranger
@@ -39,9 +40,9 @@ begin
 
     if version() not like '%-YB-%' then
         begin
-            perform set_config('lock_timeout', coalesce(nullif(previous, '0'), '1min'), true);
+            perform set_config('lock_timeout', coalesce(nullif(patience, '0'), '1min'), true);
             perform pg_advisory_xact_lock(1819239275, 0);
-            perform set_config('lock_timeout', previous, true);
+            perform set_config('lock_timeout', patience, true);
         exception
             when lock_not_available then
                 raise exception 'another session holds the lock of the migrators'
@@ -51,11 +52,17 @@ begin
         end;
     end if;
 
-    select max(migration.number) into latest from lock.migration;
-    if latest not in (start_migration.number - 1, start_migration.number) then
-        raise exception 'migration % cannot go % now: the schema is at %', start_migration.number, start_migration.direction, latest
+    select coalesce(max(migration.version), 0) into latest from lock.migration;
+    if latest < start_migration.previous then
+        raise exception 'migration % needs %, which has not run in this database: is goose''s -table the one that it was migrated with?',
+            start_migration.version, start_migration.previous
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Its name is public.lock_goose_version, unless you chose another. Nothing was changed.';
+    elsif latest not in (start_migration.previous, start_migration.version) then
+        raise exception 'migration % cannot go % now: the schema is at %', start_migration.version, start_migration.direction, latest
             using errcode = 'object_in_use',
-                  hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
+                  hint = 'Another migrator is at work on this database, or was, or goose''s -table is not the one that it was '
+                      'migrated with. Nothing was changed; run goose again.';
     end if;
 end;
 $$;

@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(12, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101001200 needs 20261101001100, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101001200, 20261101001100, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 -- sqlc does not know pg_locks, so it reads the view's columns here, and the block below puts the query in.
 create or replace view lock.activity with (security_barrier) as
@@ -103,14 +114,25 @@ comment on view lock.queue_depth is
     'What is waiting to be done: tasks that are not done, by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that '
     'ask once a minute, not for workers.';
 
-select lock_internal.end_migration(12, 'up');
+select lock_internal.end_migration(20261101001200, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(12, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101001200 needs 20261101001100, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101001200, 20261101001100, 'down');
+end;
+$$;
+-- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.queue_depth, lock.activity}');
 
 drop view if exists lock.queue_depth;
 drop view if exists lock.activity;
 
-select lock_internal.end_migration(12, 'down');
+select lock_internal.end_migration(20261101001200, 'down');

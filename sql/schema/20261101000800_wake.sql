@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(8, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000800 needs 20261101000700, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000800, 20261101000700, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 -- Whoever asks for lines asks for those that count: so dead entries, which an old snapshot keeps, are read for as long as a line lasts at most.
 create table if not exists lock.idle_worker (
@@ -220,11 +231,22 @@ $$;
 
 -- end of functions
 
-select lock_internal.end_migration(8, 'up');
+select lock_internal.end_migration(20261101000800, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(8, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000800 needs 20261101000700, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000800, 20261101000700, 'down');
+end;
+$$;
+-- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.idle_worker}');
 
 -- functions of wake: written by make migration, not by hand
@@ -245,4 +267,4 @@ drop function if exists lock.open_transactions(bigint[]);
 
 drop table if exists lock.idle_worker;
 
-select lock_internal.end_migration(8, 'down');
+select lock_internal.end_migration(20261101000800, 'down');

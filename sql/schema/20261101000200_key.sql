@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(2, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000200 needs 20261101000100, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000200, 20261101000100, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 -- The row engine's locks. On the advisory engine a view takes its place below.
 create table if not exists lock.locked_keys (
@@ -733,11 +744,22 @@ end;
 $$;
 -- +goose StatementEnd
 
-select lock_internal.end_migration(2, 'up');
+select lock_internal.end_migration(20261101000200, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(2, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000200 needs 20261101000100, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000200, 20261101000100, 'down');
+end;
+$$;
+-- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.locked_keys, lock.key_name}');
 
 -- +goose StatementBegin
@@ -804,4 +826,4 @@ drop function if exists lock_internal.add_key(bigint, text, boolean);
 drop table if exists lock.locked_keys;
 drop table if exists lock.key_name;
 
-select lock_internal.end_migration(2, 'down');
+select lock_internal.end_migration(20261101000200, 'down');

@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(7, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000700 needs 20261101000600, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000700, 20261101000600, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 create table if not exists lock.lease (
     name         text collate "C"  not null,
@@ -688,11 +699,22 @@ comment on function lock.renew_lease(text, bigint, interval) is
 
 -- end of functions
 
-select lock_internal.end_migration(7, 'up');
+select lock_internal.end_migration(20261101000700, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(7, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000700 needs 20261101000600, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000700, 20261101000600, 'down');
+end;
+$$;
+-- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.lease_holder, lock.lease_floor, lock.lease_name, lock.lease}');
 
 -- functions of lease: written by make migration, not by hand
@@ -731,4 +753,4 @@ drop table if exists lock.lease_floor;
 drop table if exists lock.lease_name;
 drop table if exists lock.lease;
 
-select lock_internal.end_migration(7, 'down');
+select lock_internal.end_migration(20261101000700, 'down');

@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(4, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000400 needs 20261101000300, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000400, 20261101000300, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 create table if not exists lock.timeout (
     task_id       text collate "C"  not null,
@@ -275,11 +286,22 @@ comment on function lock.force_release_timeout(text, text) is
 
 -- end of functions
 
-select lock_internal.end_migration(4, 'up');
+select lock_internal.end_migration(20261101000400, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(4, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000400 needs 20261101000300, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000400, 20261101000300, 'down');
+end;
+$$;
+-- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.timeout_status, lock.timeout}');
 
 -- functions of timeout: written by make migration, not by hand
@@ -301,4 +323,4 @@ drop function if exists lock.create_timeout(text, interval);
 drop view if exists lock.timeout_status;
 drop table if exists lock.timeout;
 
-select lock_internal.end_migration(4, 'down');
+select lock_internal.end_migration(20261101000400, 'down');

@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(6, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000600 needs 20261101000500, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000600, 20261101000500, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 create table if not exists lock.throttled_resource (
     resource_id          text collate "C"  not null,
@@ -281,11 +292,22 @@ comment on function lock.lock_throttled_resource(text, text) is
 
 -- end of functions
 
-select lock_internal.end_migration(6, 'up');
+select lock_internal.end_migration(20261101000600, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(6, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000600 needs 20261101000500, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000600, 20261101000500, 'down');
+end;
+$$;
+-- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.throttled_resource_status, lock.throttled_resource}');
 
 -- functions of throttle: written by make migration, not by hand
@@ -307,4 +329,4 @@ drop function if exists lock.create_throttled_resource(text, interval);
 drop view if exists lock.throttled_resource_status;
 drop table if exists lock.throttled_resource;
 
-select lock_internal.end_migration(6, 'down');
+select lock_internal.end_migration(20261101000600, 'down');

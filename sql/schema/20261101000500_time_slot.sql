@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(5, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000500 needs 20261101000400, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000500, 20261101000400, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 create table if not exists lock.time_slot (
     task_id       text collate "C"  not null,
@@ -216,11 +227,22 @@ comment on function lock.force_release_time_slot(text, text) is
 
 -- end of functions
 
-select lock_internal.end_migration(5, 'up');
+select lock_internal.end_migration(20261101000500, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(5, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000500 needs 20261101000400, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000500, 20261101000400, 'down');
+end;
+$$;
+-- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.time_slot_status, lock.time_slot}');
 
 -- functions of time_slot: written by make migration, not by hand
@@ -239,4 +261,4 @@ drop function if exists lock.acquire_time_slot(text, interval, timestamptz);
 drop view if exists lock.time_slot_status;
 drop table if exists lock.time_slot;
 
-select lock_internal.end_migration(5, 'down');
+select lock_internal.end_migration(20261101000500, 'down');

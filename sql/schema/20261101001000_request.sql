@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(10, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101001000 needs 20261101000900, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101001000, 20261101000900, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 -- +goose StatementBegin
 do $$
@@ -615,11 +626,22 @@ create or replace trigger request_add
     for each row when (new.created_at is null or new.request_status <> 'new')
     execute function lock_internal.add_request();
 
-select lock_internal.end_migration(10, 'up');
+select lock_internal.end_migration(20261101001000, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(10, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101001000 needs 20261101000900, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101001000, 20261101000900, 'down');
+end;
+$$;
+-- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.request_batch, lock.settled_process, lock.request}');
 
 -- +goose StatementBegin
@@ -669,4 +691,4 @@ drop table if exists lock.request;
 drop type if exists lock.request_status;
 drop type if exists lock.request_type;
 
-select lock_internal.end_migration(10, 'down');
+select lock_internal.end_migration(20261101001000, 'down');

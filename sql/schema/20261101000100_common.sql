@@ -26,8 +26,18 @@ begin
         raise exception 'schema lock, lock_internal or table public.lock_goose_version belongs to another role than %', current_user
             using errcode = 'insufficient_privilege',
                   hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it would run with your rights.';
-    elsif to_regprocedure('lock_internal.start_migration(integer, text)') is not null then
-        perform lock_internal.start_migration(1, 'up');
+    elsif to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is not null then
+        perform lock_internal.start_migration(20261101000100, 0, 'up');
+    elsif (
+        -- Every table of goose's has these columns. Its own one is looked for in the search_path, which is pinned here.
+        select bool_and(pg_class.relname = 'goose_db_version')
+        from pg_attribute
+        join pg_class on pg_class.oid = pg_attribute.attrelid
+        where pg_attribute.attname = 'is_applied'
+          and pg_class.relkind = 'r'
+    ) then
+        raise exception 'goose needs -table public.lock_goose_version, because goose_db_version is for an application''s own migrations'
+            using errcode = 'object_not_in_prerequisite_state';
     end if;
 end;
 $$;
@@ -43,9 +53,9 @@ comment on schema lock_internal is
     'What the functions of schema lock are made of: nobody needs to call it.';
 
 create table if not exists lock.migration (
-    number      integer      not null,
+    version     bigint       not null,
     applied_at  timestamptz  not null default clock_timestamp(),
-    constraint migration_pkey primary key (number)
+    constraint migration_pkey primary key (version)
 );
 
 comment on table lock.migration is
@@ -746,7 +756,7 @@ $$;
 -- +goose StatementBegin
 -- end_migration notes that a migration is done, and gives every role that has the functions what came with it.
 create or replace function lock_internal.end_migration(
-    number     integer,
+    version    bigint,
     direction  text
 )
 returns void
@@ -758,12 +768,12 @@ declare
     grantee  name;
 begin
     if end_migration.direction = 'up' then
-        insert into lock.migration (number)
-        values (end_migration.number)
+        insert into lock.migration (version)
+        values (end_migration.version)
         on conflict do nothing;
     else
         delete from lock.migration
-        where migration.number = end_migration.number;
+        where migration.version = end_migration.version;
     end if;
     perform lock_internal.revoke_from_public();
     for grantee in
@@ -817,14 +827,15 @@ $$;
 
 -- file: sql/functions/migration/start_migration.sql
 -- +goose StatementBegin
--- start_migration lets one migrator run at a time, refuses one that is not the owner, and stops one that fell behind.
+-- start_migration lets one migrator run at a time, refuses one that is not the owner, and stops one that fell behind or skips.
 --
 -- The goose CLI takes no lock: two runs read the same list of pending migrations, and both apply it. The advisory lock makes
 -- them take turns, migration by migration, and every migration may be applied twice. Anybody who may connect can hold that
 -- lock, so the wait for it has an end. A migrator that is more than a migration behind would bring older functions back. One
 -- that is not the owner would leave functions behind that run with its rights.
 create or replace function lock_internal.start_migration(
-    number     integer,
+    version    bigint,
+    previous   bigint,
     direction  text
 )
 returns void
@@ -833,9 +844,9 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    previous  constant text := current_setting('lock_timeout');
+    patience  constant text := current_setting('lock_timeout');
     stranger  text;
-    latest    integer;
+    latest    bigint;
 begin
     select format('%s belongs to %s', checked.name, checked.owner)
     into stranger
@@ -858,9 +869,9 @@ begin
 
     if version() not like '%-YB-%' then
         begin
-            perform set_config('lock_timeout', coalesce(nullif(previous, '0'), '1min'), true);
+            perform set_config('lock_timeout', coalesce(nullif(patience, '0'), '1min'), true);
             perform pg_advisory_xact_lock(1819239275, 0);
-            perform set_config('lock_timeout', previous, true);
+            perform set_config('lock_timeout', patience, true);
         exception
             when lock_not_available then
                 raise exception 'another session holds the lock of the migrators'
@@ -870,11 +881,17 @@ begin
         end;
     end if;
 
-    select max(migration.number) into latest from lock.migration;
-    if latest not in (start_migration.number - 1, start_migration.number) then
-        raise exception 'migration % cannot go % now: the schema is at %', start_migration.number, start_migration.direction, latest
+    select coalesce(max(migration.version), 0) into latest from lock.migration;
+    if latest < start_migration.previous then
+        raise exception 'migration % needs %, which has not run in this database: is goose''s -table the one that it was migrated with?',
+            start_migration.version, start_migration.previous
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Its name is public.lock_goose_version, unless you chose another. Nothing was changed.';
+    elsif latest not in (start_migration.previous, start_migration.version) then
+        raise exception 'migration % cannot go % now: the schema is at %', start_migration.version, start_migration.direction, latest
             using errcode = 'object_in_use',
-                  hint = 'Another migrator is at work on this database, or was. Nothing was changed; run goose again.';
+                  hint = 'Another migrator is at work on this database, or was, or goose''s -table is not the one that it was '
+                      'migrated with. Nothing was changed; run goose again.';
     end if;
 end;
 $$;
@@ -882,7 +899,7 @@ $$;
 
 -- end of functions
 
-select lock_internal.end_migration(1, 'up');
+select lock_internal.end_migration(20261101000100, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
@@ -890,8 +907,8 @@ set local search_path = pg_catalog, pg_temp;
 -- +goose StatementBegin
 do $$
 begin
-    if to_regprocedure('lock_internal.start_migration(integer, text)') is not null then
-        perform lock_internal.start_migration(1, 'down');
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is not null then
+        perform lock_internal.start_migration(20261101000100, 0, 'down');
     end if;
 end;
 $$;
@@ -900,13 +917,13 @@ $$;
 -- functions of common, migration, admin: written by make migration, not by hand
 
 -- gone: sql/functions/migration/start_migration.sql
-drop function if exists lock_internal.start_migration(integer, text);
+drop function if exists lock_internal.start_migration(bigint, bigint, text);
 
 -- gone: sql/functions/migration/refuse_dependents.sql
 drop function if exists lock_internal.refuse_dependents(text[]);
 
 -- gone: sql/functions/migration/end_migration.sql
-drop function if exists lock_internal.end_migration(integer, text);
+drop function if exists lock_internal.end_migration(bigint, text);
 
 -- gone: sql/functions/common/unused_before.sql
 drop function if exists lock_internal.unused_before(interval, integer);

@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(11, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101001100 needs 20261101001000, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101001100, 20261101001000, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 -- functions of change: written by make migration, not by hand
 
@@ -474,11 +485,22 @@ comment on function lock.track_changes(regclass, name, text) is
 
 -- end of functions
 
-select lock_internal.end_migration(11, 'up');
+select lock_internal.end_migration(20261101001100, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(11, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101001100 needs 20261101001000, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101001100, 20261101001000, 'down');
+end;
+$$;
+-- +goose StatementEnd
 
 -- Tracked tables are the users': their triggers go before the functions they call.
 -- +goose StatementBegin
@@ -525,4 +547,4 @@ drop function if exists lock_internal.check_tracked(oid, text);
 
 -- end of functions
 
-select lock_internal.end_migration(11, 'down');
+select lock_internal.end_migration(20261101001100, 'down');

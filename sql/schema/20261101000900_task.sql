@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(9, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000900 needs 20261101000800, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000900, 20261101000800, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 -- There is no create type if not exists, and sqlc reads no blocks: a type that is there already steps aside, and comes back.
 -- +goose StatementBegin
@@ -979,11 +990,22 @@ comment on function lock.settle_and_capture(text[], bigint[], text[], integer, t
 
 -- end of functions
 
-select lock_internal.end_migration(9, 'up');
+select lock_internal.end_migration(20261101000900, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(9, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000900 needs 20261101000800, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000900, 20261101000800, 'down');
+end;
+$$;
+-- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.dead_letter, lock.task}');
 
 -- functions of task: written by make migration, not by hand
@@ -1045,4 +1067,4 @@ drop view if exists lock.dead_letter;
 drop table if exists lock.task;
 drop type if exists lock.task_status;
 
-select lock_internal.end_migration(9, 'down');
+select lock_internal.end_migration(20261101000900, 'down');

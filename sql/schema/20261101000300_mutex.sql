@@ -1,6 +1,17 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(3, 'up');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000300 needs 20261101000200, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000300, 20261101000200, 'up');
+end;
+$$;
+-- +goose StatementEnd
 
 -- Ids are compared as bytes (collate "C"), as everywhere in this schema: that is faster, and no upgrade of the operating system can
 -- change the order that the unique indexes rely on, which would let one id have two rows.
@@ -331,11 +342,22 @@ comment on function lock.release_mutex(text, text) is
 
 -- end of functions
 
-select lock_internal.end_migration(3, 'up');
+select lock_internal.end_migration(20261101000300, 'up');
 
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
-select lock_internal.start_migration(3, 'down');
+-- guard: written by make migration, not by hand
+-- +goose StatementBegin
+do $$
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
+        raise exception 'migration 20261101000300 needs 20261101000200, which has not run in this database: is goose''s -table public.lock_goose_version?'
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    perform lock_internal.start_migration(20261101000300, 20261101000200, 'down');
+end;
+$$;
+-- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.mutex_status, lock.mutex}');
 
 -- functions of mutex: written by make migration, not by hand
@@ -360,4 +382,4 @@ drop function if exists lock.acquire_mutex(text, text);
 drop view if exists lock.mutex_status;
 drop table if exists lock.mutex;
 
-select lock_internal.end_migration(3, 'down');
+select lock_internal.end_migration(20261101000300, 'down');
