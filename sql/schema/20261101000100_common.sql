@@ -425,6 +425,25 @@ as $$
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/admin/granted_roles.sql
+-- +goose StatementBegin
+-- granted_roles lists the roles that were named to lock.grant_to.
+create or replace function lock_internal.granted_roles()
+returns setof name
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_roles.rolname
+    from pg_proc
+    cross join aclexplode(pg_proc.proacl) as item
+    join pg_roles on pg_roles.oid = item.grantee
+    where pg_proc.oid = 'lock_internal.granted()'::regprocedure
+      and item.grantee <> pg_proc.proowner
+    order by 1;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/admin/revoke_from.sql
 -- +goose StatementBegin
 -- revoke_from takes back everything that a role has in the schema.
@@ -777,12 +796,7 @@ begin
     end if;
     perform lock_internal.revoke_from_public();
     for grantee in
-        select pg_roles.rolname
-        from pg_proc
-        cross join aclexplode(pg_proc.proacl) as item
-        join pg_roles on pg_roles.oid = item.grantee
-        where pg_proc.oid = 'lock_internal.granted()'::regprocedure
-          and item.grantee <> pg_proc.proowner
+        select granted_roles from lock_internal.granted_roles()
     loop
         perform lock.grant_to(grantee);
     end loop;
@@ -821,6 +835,45 @@ begin
             using errcode = 'dependent_objects_still_exist',
                   hint = 'Drop the view, run goose down, and make it again after the next goose up.';
     end if;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/migration/refuse_loss.sql
+-- +goose StatementBegin
+-- refuse_loss stops a migration that goes down over rows that somebody still needs, unless lock.drop is 'everything'.
+--
+-- The exclusive lock comes first: what a transaction in progress is about to add would be dropped uncounted. goose prints
+-- neither hints nor warnings, so the message of the error says it all, and the warning is for the server's log.
+create or replace function lock_internal.refuse_loss(
+    relation   text,
+    condition  text,
+    what       text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    lost  bigint;
+begin
+    if to_regclass(refuse_loss.relation) is null then
+        return;
+    end if;
+    if version() not like '%-YB-%' and refuse_loss.relation like 'lock.%' then
+        execute 'lock table ' || refuse_loss.relation || ' in access exclusive mode';
+    end if;
+    execute format('select count(*) from %s where %s', refuse_loss.relation, refuse_loss.condition) into lost;
+    if lost = 0 then
+        return;
+    elsif current_setting('lock.drop', true) is distinct from 'everything' then
+        raise exception 'goose down would drop what is needed: % % (%); run it with PGOPTIONS=''-c lock.drop=everything'' to drop it all the same',
+            lost, refuse_loss.what, refuse_loss.relation
+            using errcode = 'object_in_use',
+                  hint = 'In a DSN the setting is options=-c%20lock.drop%3Deverything.';
+    end if;
+    raise warning 'goose down drops % % (%)', lost, refuse_loss.what, refuse_loss.relation;
 end;
 $$;
 -- +goose StatementEnd
@@ -899,6 +952,24 @@ $$;
 
 -- end of functions
 
+-- The roles that had grants when the schema was last dropped have them again: see Down.
+-- +goose StatementBegin
+do $$
+declare
+    roles  constant name[] := substring(
+        obj_description(to_regclass('public.lock_goose_version'), 'pg_class') from '^Granted before the last Down: (.*)$'
+    );
+begin
+    if roles is not null then
+        perform lock.grant_to(pg_roles.rolname)
+        from pg_roles
+        where pg_roles.rolname = any (roles);
+        comment on table public.lock_goose_version is null;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 select lock_internal.end_migration(20261101000100, 'up');
 
 -- +goose Down
@@ -914,10 +985,35 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- The schema's grants go with it. Who had them is kept where the schema is not: on goose's table, which is the migrator's own.
+-- +goose StatementBegin
+do $$
+declare
+    roles  name[];
+begin
+    if to_regprocedure('lock_internal.granted_roles()') is null then
+        return;
+    end if;
+    roles := array(select granted_roles from lock_internal.granted_roles());
+    if roles = '{}' then
+        return;
+    end if;
+    raise warning 'goose down drops the grants of %; next time: %', roles,
+        (select string_agg(format('select lock.grant_to(%L);', granted), ' ') from unnest(roles) as granted);
+    if to_regclass('public.lock_goose_version') is not null then
+        execute format('comment on table public.lock_goose_version is %L', 'Granted before the last Down: ' || roles::text);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 -- functions of common, migration, admin: written by make migration, not by hand
 
 -- gone: sql/functions/migration/start_migration.sql
 drop function if exists lock_internal.start_migration(bigint, bigint, text);
+
+-- gone: sql/functions/migration/refuse_loss.sql
+drop function if exists lock_internal.refuse_loss(text, text, text);
 
 -- gone: sql/functions/migration/refuse_dependents.sql
 drop function if exists lock_internal.refuse_dependents(text[]);
@@ -963,6 +1059,9 @@ drop function if exists lock_internal.give_up(text, text);
 
 -- gone: sql/functions/admin/revoke_from.sql
 drop function if exists lock.revoke_from(name);
+
+-- gone: sql/functions/admin/granted_roles.sql
+drop function if exists lock_internal.granted_roles();
 
 -- gone: sql/functions/admin/granted.sql
 drop function if exists lock_internal.granted();
