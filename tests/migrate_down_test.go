@@ -71,6 +71,24 @@ func TestMigrateDownRefusesToDropWhatIsNeeded(t *testing.T) {
 	}
 }
 
+// The way that the message and docs/upgrading.md name reaches the server from the stock CLI.
+func TestMigrateDownWithTheStockCLI(t *testing.T) {
+	tool(t, "goose")
+	e := open(t, engines()[0])
+	e.sessionAs(t, e.owner).exec("select lock.create_task('a')")
+	out, err := gooseCLI(t, e.owner, "down-to", "0")
+	if err == nil || !strings.Contains(out, "1 tasks that are not done (lock.task); run it with PGOPTIONS='-c lock.drop=everything' to drop it all the same") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Setenv("PGOPTIONS", "-c lock.drop=everything")
+	if out, err := gooseCLI(t, e.owner, "down-to", "0"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if lines := snapshot(t, e); len(lines) > 0 {
+		t.Errorf("left: %s", strings.Join(lines, "\n"))
+	}
+}
+
 // A task that is being created while goose goes down is counted too.
 func TestMigrateDownWaitsForWhatIsBeingAdded(t *testing.T) {
 	onlyPostgreSQL(t, "no table can be locked there")
