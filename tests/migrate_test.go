@@ -141,7 +141,7 @@ func TestMigrateSaysThatAnEarlierOneHasNotRun(t *testing.T) {
 	}
 	t.Run("in a database without the schema", func(t *testing.T) {
 		t.Parallel()
-		for n := 1; n < len(all); n++ {
+		for _, n := range []int{1, 2, len(all) - 1} {
 			e := openEmpty(t, advisory)
 			e.sessionAs(t, e.super).exec(table + "; alter table public.lock_goose_version owner to locks_owner")
 			pretend(t, e, all[:n])
@@ -177,7 +177,7 @@ func TestMigrateSaysThatAnEarlierOneHasNotRun(t *testing.T) {
 	})
 	t.Run("in goose's own table, of a project that counts from one or of nobody", func(t *testing.T) {
 		t.Parallel()
-		for versions := range 14 {
+		for _, versions := range []int{0, 2, 40} {
 			e := openEmpty(t, advisory)
 			e.sessionAs(t, e.super).exec("grant create on schema public to public")
 			if versions > 0 {
