@@ -75,6 +75,11 @@ generate: $(BIN)/sqlc ## make db/ from sql/schema and sql/queries
 migration: ## write the next migration from the functions that changed: make migration NAME=add_leases (AMEND=1: rewrite the newest; REFREEZE=1: all of them, before the first release)
 	cd tests && go run ./cmd/migration $(if $(REFREEZE),-refreeze,$(if $(AMEND),-amend,-name '$(NAME)'))
 
+.PHONY: freeze-client
+freeze-client: ## keep db/ as the old client that the schema is tested with, at a release (FROM=v1.2.0: a released one)
+	rm -rf tests/testdata/oldclient && mkdir -p tests/testdata/oldclient
+	$(if $(FROM),git archive $(FROM) db,tar -c db) | tar -x --strip-components=1 -C tests/testdata/oldclient
+
 .PHONY: verify
 verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is not what its source says
 	@dir=$$(mktemp -d) && trap "rm -rf $$dir" EXIT && cp -r sqlc.yaml sql $$dir && (cd $$dir && $(BIN)/sqlc generate) && diff -r -x doc.go $$dir/db db \

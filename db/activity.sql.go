@@ -75,6 +75,56 @@ func (q *Queries) Check(ctx context.Context) ([]Finding, error) {
 	return items, nil
 }
 
+const help = `-- name: Help :many
+select lock.help()::text as line
+`
+
+// Help is the manual, line by line: every function and view of the schema with its comment.
+func (q *Queries) Help(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, help)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			return nil, err
+		}
+		items = append(items, line)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const helpFunction = `-- name: HelpFunction :many
+select lock.help(function => $1::text)::text as line
+`
+
+// HelpFunction is the manual of one function or view; P0002 when there is none of that name.
+func (q *Queries) HelpFunction(ctx context.Context, function string) ([]string, error) {
+	rows, err := q.db.Query(ctx, helpFunction, function)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			return nil, err
+		}
+		items = append(items, line)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const queueDepth = `-- name: QueueDepth :many
 select kind, queue_id, status, count, oldest from lock.queue_depth order by kind, queue_id, status
 `

@@ -3,6 +3,14 @@
 -- connection has them, so ask through the pool that will work.
 select * from lock.check();
 
+-- Help is the manual, line by line: every function and view of the schema with its comment.
+-- name: Help :many
+select lock.help()::text as line;
+
+-- HelpFunction is the manual of one function or view; P0002 when there is none of that name.
+-- name: HelpFunction :many
+select lock.help(function => sqlc.arg('function')::text)::text as line;
+
 -- Activity lists everything that is held or waited for now. For operators: it reads whole tables.
 -- name: Activity :many
 select * from lock.activity order by kind, name;

@@ -47,7 +47,7 @@ create schema if not exists lock;
 create schema if not exists lock_internal;
 
 comment on schema lock is
-    'Distributed locks, throttles, task capture and a request queue. \df+ lock.* is the manual.';
+    'Distributed locks, throttles, task capture and a request queue. select lock.help() prints the manual.';
 
 comment on schema lock_internal is
     'What the functions of schema lock are made of: nobody needs to call it.';
@@ -425,6 +425,213 @@ as $$
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/admin/granted_roles.sql
+-- +goose StatementBegin
+-- granted_roles lists the roles that were named to lock.grant_to.
+create or replace function lock_internal.granted_roles()
+returns setof name
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_roles.rolname
+    from pg_proc
+    cross join aclexplode(pg_proc.proacl) as item
+    join pg_roles on pg_roles.oid = item.grantee
+    where pg_proc.oid = 'lock_internal.granted()'::regprocedure
+      and item.grantee <> pg_proc.proowner
+    order by 1;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/admin/wrap.sql
+-- +goose StatementBegin
+-- wrap breaks a text into lines of at most 80 characters, behind spaces; all but the first are indented.
+create or replace function lock_internal.wrap(
+    paragraph  text,
+    first      integer,
+    others     integer
+)
+returns setof text
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    line  text := repeat(' ', first);
+    word  text;
+begin
+    foreach word in array string_to_array(btrim(regexp_replace(paragraph, '\s+', ' ', 'g')), ' ') loop
+        if btrim(line) <> '' and length(line) + 1 + length(word) > 80 then
+            return next line;
+            line := repeat(' ', others);
+        end if;
+        line := line || case when btrim(line) = '' then '' else ' ' end || word;
+        while length(line) > 80 loop
+            return next left(line, 80);
+            line := repeat(' ', others) || substr(line, 81);
+        end loop;
+    end loop;
+    return next rtrim(line);
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/admin/manual.sql
+-- +goose StatementBegin
+-- manual is what lock.help prints of one name, or of all with null: signatures and comments of functions and views.
+create or replace function lock_internal.manual(
+    name  text
+)
+returns setof text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    entry      record;
+    paragraph  text;
+    previous   text := '';
+begin
+    for entry in
+        select
+            pg_proc.proname::text as name,
+            format(
+                'lock.%s(%s) returns %s', pg_proc.proname, pg_get_function_arguments(pg_proc.oid), pg_get_function_result(pg_proc.oid)
+            ) as signature,
+            obj_description(pg_proc.oid, 'pg_proc') as comment
+        from pg_proc
+        where pg_proc.pronamespace = 'lock'::regnamespace
+          and pg_proc.prorettype <> 'trigger'::regtype
+        union all
+        select
+            pg_class.relname::text,
+            format('view lock.%s (%s)', pg_class.relname, (
+                select string_agg(format('%s %s', attname, format_type(atttypid, atttypmod)), ', ' order by attnum)
+                from pg_attribute
+                where attrelid = pg_class.oid and attnum > 0 and not attisdropped
+            )),
+            obj_description(pg_class.oid, 'pg_class')
+        from pg_class
+        where pg_class.relnamespace = 'lock'::regnamespace
+          and pg_class.relkind = 'v'
+        order by 1, 2
+    loop
+        continue when manual.name <> entry.name;
+        if previous <> '' then
+            return next '';
+        end if;
+        previous := entry.name;
+        return query select lock_internal.wrap(entry.signature, 0, 8);
+        foreach paragraph in array string_to_array(coalesce(entry.comment, ''), E'\n') loop
+            return query select lock_internal.wrap(paragraph, 4, 4);
+        end loop;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/common/check_id.sql
+-- +goose StatementBegin
+-- check_id refuses an id, name or owner that is null, empty or longer than 1024 bytes.
+create or replace function lock_internal.check_id(
+    value  text,
+    what   text
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if value is null then
+        raise exception '% must not be null', what
+            using errcode = 'null_value_not_allowed',
+                  hint = format('Pass a text of 1 to 1024 bytes as %s.', what);
+    elsif value = '' then
+        raise exception '% must not be empty', what
+            using errcode = 'invalid_parameter_value',
+                  hint = format('Pass a text of 1 to 1024 bytes as %s.', what);
+    elsif octet_length(value) > 1024 then
+        raise exception '% is % bytes long, and at most 1024 are allowed', what, octet_length(value)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Use a shorter text, for example encode(sha256(convert_to(id, ''UTF8'')), ''hex'').';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/admin/help.sql
+-- +goose StatementBegin
+-- help prints the manual, the comments of all functions and views, as lines of at most 80 characters.
+create or replace function lock.help()
+returns setof text
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query select lock_internal.manual(null);
+end;
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+create or replace function lock.help(
+    function  text
+)
+returns setof text
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    wanted  text;
+    near    text;
+begin
+    perform lock_internal.check_id(help.function, 'function');
+    wanted := regexp_replace(lower(btrim(help.function)), '^lock\.|\(.*$', '', 'g');
+    return query select lock_internal.manual(wanted);
+    if found then
+        return;
+    end if;
+    select string_agg(candidate.name, ', ' order by candidate.name)
+    into near
+    from (
+        select pg_proc.proname::text as name
+        from pg_proc
+        where pg_proc.pronamespace = 'lock'::regnamespace
+          and pg_proc.prorettype <> 'trigger'::regtype
+        union
+        select pg_class.relname
+        from pg_class
+        where pg_class.relnamespace = 'lock'::regnamespace
+          and pg_class.relkind = 'v'
+    ) as candidate
+    where starts_with(candidate.name, left(wanted, 3))
+       or exists (
+            select
+            from unnest(string_to_array(wanted, '_')) as word
+            where length(word) > 2
+              and strpos(candidate.name, rtrim(word, 's')) > 0
+        );
+    raise exception 'there is no function or view lock.%', left(wanted, 63)
+        using errcode = 'no_data_found',
+              hint = coalesce('Did you mean one of these: ' || near || '? ', '') || 'select lock.help() prints all of them.';
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.help() is
+    'The manual: every function and view of schema lock with its comment, as lines of at most 80 characters. In psql, \pset format unaligned '
+    'and \t print it bare. Reads the catalogue and writes nothing; works on a standby.';
+
+comment on function lock.help(text) is
+    'The manual of one function, with all its overloads, or of one view, as lines of at most 80 characters. The name may be written with the '
+    'schema, as in lock.capture. Errors: 22004 null, 22023 empty or longer than 1024 bytes, P0002 no such name; the hint has names that are like it.';
+
 -- file: sql/functions/admin/revoke_from.sql
 -- +goose StatementBegin
 -- revoke_from takes back everything that a role has in the schema.
@@ -539,36 +746,6 @@ begin
         raise exception '% must be at least 1, not %', what, value
             using errcode = 'invalid_parameter_value',
                   hint = format('Pass a number of at least 1 as %s.', what);
-    end if;
-end;
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/common/check_id.sql
--- +goose StatementBegin
--- check_id refuses an id, name or owner that is null, empty or longer than 1024 bytes.
-create or replace function lock_internal.check_id(
-    value  text,
-    what   text
-)
-returns void
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if value is null then
-        raise exception '% must not be null', what
-            using errcode = 'null_value_not_allowed',
-                  hint = format('Pass a text of 1 to 1024 bytes as %s.', what);
-    elsif value = '' then
-        raise exception '% must not be empty', what
-            using errcode = 'invalid_parameter_value',
-                  hint = format('Pass a text of 1 to 1024 bytes as %s.', what);
-    elsif octet_length(value) > 1024 then
-        raise exception '% is % bytes long, and at most 1024 are allowed', what, octet_length(value)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Use a shorter text, for example encode(sha256(convert_to(id, ''UTF8'')), ''hex'').';
     end if;
 end;
 $$;
@@ -777,12 +954,7 @@ begin
     end if;
     perform lock_internal.revoke_from_public();
     for grantee in
-        select pg_roles.rolname
-        from pg_proc
-        cross join aclexplode(pg_proc.proacl) as item
-        join pg_roles on pg_roles.oid = item.grantee
-        where pg_proc.oid = 'lock_internal.granted()'::regprocedure
-          and item.grantee <> pg_proc.proowner
+        select granted_roles from lock_internal.granted_roles()
     loop
         perform lock.grant_to(grantee);
     end loop;
@@ -821,6 +993,45 @@ begin
             using errcode = 'dependent_objects_still_exist',
                   hint = 'Drop the view, run goose down, and make it again after the next goose up.';
     end if;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/migration/refuse_loss.sql
+-- +goose StatementBegin
+-- refuse_loss stops a migration that goes down over rows that somebody still needs, unless lock.drop is 'everything'.
+--
+-- The exclusive lock comes first: what a transaction in progress is about to add would be dropped uncounted. goose prints
+-- neither hints nor warnings, so the message of the error says it all, and the warning is for the server's log.
+create or replace function lock_internal.refuse_loss(
+    relation   text,
+    condition  text,
+    what       text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    lost  bigint;
+begin
+    if to_regclass(refuse_loss.relation) is null then
+        return;
+    end if;
+    if version() not like '%-YB-%' and refuse_loss.relation like 'lock.%' then
+        execute 'lock table ' || refuse_loss.relation || ' in access exclusive mode';
+    end if;
+    execute format('select count(*) from %s where %s', refuse_loss.relation, refuse_loss.condition) into lost;
+    if lost = 0 then
+        return;
+    elsif current_setting('lock.drop', true) is distinct from 'everything' then
+        raise exception 'goose down would drop what is needed: % % (%); run it with PGOPTIONS=''-c lock.drop=everything'' to drop it all the same',
+            lost, refuse_loss.what, refuse_loss.relation
+            using errcode = 'object_in_use',
+                  hint = 'In a DSN the setting is options=-c%20lock.drop%3Deverything.';
+    end if;
+    raise warning 'goose down drops % % (%)', lost, refuse_loss.what, refuse_loss.relation;
 end;
 $$;
 -- +goose StatementEnd
@@ -899,6 +1110,24 @@ $$;
 
 -- end of functions
 
+-- The roles that had grants when the schema was last dropped have them again: see Down.
+-- +goose StatementBegin
+do $$
+declare
+    roles  constant name[] := substring(
+        obj_description(to_regclass('public.lock_goose_version'), 'pg_class') from '^Granted before the last Down: (.*)$'
+    );
+begin
+    if roles is not null then
+        perform lock.grant_to(pg_roles.rolname)
+        from pg_roles
+        where pg_roles.rolname = any (roles);
+        comment on table public.lock_goose_version is null;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 select lock_internal.end_migration(20261101000100, 'up');
 
 -- +goose Down
@@ -914,10 +1143,35 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- The schema's grants go with it. Who had them is kept where the schema is not: on goose's table, which is the migrator's own.
+-- +goose StatementBegin
+do $$
+declare
+    roles  name[];
+begin
+    if to_regprocedure('lock_internal.granted_roles()') is null then
+        return;
+    end if;
+    roles := array(select granted_roles from lock_internal.granted_roles());
+    if roles = '{}' then
+        return;
+    end if;
+    raise warning 'goose down drops the grants of %; next time: %', roles,
+        (select string_agg(format('select lock.grant_to(%L);', granted), ' ') from unnest(roles) as granted);
+    if to_regclass('public.lock_goose_version') is not null then
+        execute format('comment on table public.lock_goose_version is %L', 'Granted before the last Down: ' || roles::text);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 -- functions of common, migration, admin: written by make migration, not by hand
 
 -- gone: sql/functions/migration/start_migration.sql
 drop function if exists lock_internal.start_migration(bigint, bigint, text);
+
+-- gone: sql/functions/migration/refuse_loss.sql
+drop function if exists lock_internal.refuse_loss(text, text, text);
 
 -- gone: sql/functions/migration/refuse_dependents.sql
 drop function if exists lock_internal.refuse_dependents(text[]);
@@ -949,9 +1203,6 @@ drop function if exists lock_internal.check_primary();
 -- gone: sql/functions/common/check_interval.sql
 drop function if exists lock_internal.check_interval(interval, text, boolean);
 
--- gone: sql/functions/common/check_id.sql
-drop function if exists lock_internal.check_id(text, text);
-
 -- gone: sql/functions/common/check_count.sql
 drop function if exists lock_internal.check_count(integer, text);
 
@@ -963,6 +1214,22 @@ drop function if exists lock_internal.give_up(text, text);
 
 -- gone: sql/functions/admin/revoke_from.sql
 drop function if exists lock.revoke_from(name);
+
+-- gone: sql/functions/admin/help.sql
+drop function if exists lock.help();
+drop function if exists lock.help(text);
+
+-- gone: sql/functions/common/check_id.sql
+drop function if exists lock_internal.check_id(text, text);
+
+-- gone: sql/functions/admin/manual.sql
+drop function if exists lock_internal.manual(text);
+
+-- gone: sql/functions/admin/wrap.sql
+drop function if exists lock_internal.wrap(text, integer, integer);
+
+-- gone: sql/functions/admin/granted_roles.sql
+drop function if exists lock_internal.granted_roles();
 
 -- gone: sql/functions/admin/granted.sql
 drop function if exists lock_internal.granted();

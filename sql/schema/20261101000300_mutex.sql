@@ -359,6 +359,7 @@ end;
 $$;
 -- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.mutex_status, lock.mutex}');
+select lock_internal.refuse_loss('lock.mutex', 'acquired', 'mutexes that are acquired');
 
 -- functions of mutex: written by make migration, not by hand
 

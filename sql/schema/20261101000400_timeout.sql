@@ -303,6 +303,7 @@ end;
 $$;
 -- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.timeout_status, lock.timeout}');
+select lock_internal.refuse_loss('lock.timeout_status', 'locked', 'timeouts that have not passed');
 
 -- functions of timeout: written by make migration, not by hand
 

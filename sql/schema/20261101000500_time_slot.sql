@@ -244,6 +244,7 @@ end;
 $$;
 -- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.time_slot_status, lock.time_slot}');
+select lock_internal.refuse_loss('lock.time_slot_status', 'slot_end > clock_timestamp()', 'time slots that are not over');
 
 -- functions of time_slot: written by make migration, not by hand
 

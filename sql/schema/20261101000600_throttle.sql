@@ -309,6 +309,7 @@ end;
 $$;
 -- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.throttled_resource_status, lock.throttled_resource}');
+select lock_internal.refuse_loss('lock.throttled_resource_status', 'throttled', 'resources that are throttled');
 
 -- functions of throttle: written by make migration, not by hand
 

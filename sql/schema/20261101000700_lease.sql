@@ -716,6 +716,7 @@ end;
 $$;
 -- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.lease_holder, lock.lease_floor, lock.lease_name, lock.lease}');
+select lock_internal.refuse_loss('lock.lease', 'expires_at > clock_timestamp()', 'leases that are held');
 
 -- functions of lease: written by make migration, not by hand
 

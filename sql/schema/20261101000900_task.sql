@@ -1007,6 +1007,7 @@ end;
 $$;
 -- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.dead_letter, lock.task}');
+select lock_internal.refuse_loss('lock.task', 'status <> ''done''', 'tasks that are not done');
 
 -- functions of task: written by make migration, not by hand
 

@@ -643,6 +643,7 @@ end;
 $$;
 -- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.request_batch, lock.settled_process, lock.request}');
+select lock_internal.refuse_loss('lock.request', 'settled_at is null', 'requests that are not settled');
 
 -- +goose StatementBegin
 do $$

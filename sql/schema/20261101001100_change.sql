@@ -501,6 +501,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
+select lock_internal.refuse_loss('pg_catalog.pg_trigger', 'tgfoid in (to_regprocedure(''lock.record_change()''), to_regprocedure(''lock.record_changes()'')) and tgparentid = 0', 'triggers that record changes');
 
 -- Tracked tables are the users': their triggers go before the functions they call.
 -- +goose StatementBegin

@@ -21,12 +21,7 @@ begin
     end if;
     perform lock_internal.revoke_from_public();
     for grantee in
-        select pg_roles.rolname
-        from pg_proc
-        cross join aclexplode(pg_proc.proacl) as item
-        join pg_roles on pg_roles.oid = item.grantee
-        where pg_proc.oid = 'lock_internal.granted()'::regprocedure
-          and item.grantee <> pg_proc.proowner
+        select granted_roles from lock_internal.granted_roles()
     loop
         perform lock.grant_to(grantee);
     end loop;

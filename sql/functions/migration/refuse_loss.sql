@@ -1,0 +1,35 @@
+-- refuse_loss stops a migration that goes down over rows that somebody still needs, unless lock.drop is 'everything'.
+--
+-- The exclusive lock comes first: what a transaction in progress is about to add would be dropped uncounted. goose prints
+-- neither hints nor warnings, so the message of the error says it all, and the warning is for the server's log.
+create or replace function lock_internal.refuse_loss(
+    relation   text,
+    condition  text,
+    what       text
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    lost  bigint;
+begin
+    if to_regclass(refuse_loss.relation) is null then
+        return;
+    end if;
+    if version() not like '%-YB-%' and refuse_loss.relation like 'lock.%' then
+        execute 'lock table ' || refuse_loss.relation || ' in access exclusive mode';
+    end if;
+    execute format('select count(*) from %s where %s', refuse_loss.relation, refuse_loss.condition) into lost;
+    if lost = 0 then
+        return;
+    elsif current_setting('lock.drop', true) is distinct from 'everything' then
+        raise exception 'goose down would drop what is needed: % % (%); run it with PGOPTIONS=''-c lock.drop=everything'' to drop it all the same',
+            lost, refuse_loss.what, refuse_loss.relation
+            using errcode = 'object_in_use',
+                  hint = 'In a DSN the setting is options=-c%20lock.drop%3Deverything.';
+    end if;
+    raise warning 'goose down drops % % (%)', lost, refuse_loss.what, refuse_loss.relation;
+end;
+$$;
