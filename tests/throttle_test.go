@@ -102,7 +102,7 @@ func TestThrottleGo(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
 	q := db.New(e.pool)
-	_, err := q.CreateThrottledResource(ctx, db.CreateThrottledResourceParams{ResourceID: "a", ThrottleInterval: time.Hour})
+	_, err := q.CreateThrottledResource(ctx, db.CreateThrottledResourceParams{ResourceID: "a", ThrottleInterval: time.Hour, Permits: 1})
 	must(t, err)
 	status, err := q.GetThrottledResourceStatus(ctx, "a")
 	must(t, err)
