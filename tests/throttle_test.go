@@ -402,6 +402,74 @@ func TestThrottlePermitsDrop(t *testing.T) {
 	s.exec("rollback")
 }
 
+// Permits whose grants lie in the future are taken; those far ahead are pulled back by the first denial, the only one that writes.
+func TestThrottlePermitsClockSetBack(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	s := e.session(t)
+	const ask = "select lock.lock_throttled_resource('a', 'x')"
+	set := func(to string) {
+		admin(t, e, "update lock.throttled_permit set last_locked = "+to+", previously_locked = "+to+" - interval '70 minutes'")
+	}
+	left := func(want int) {
+		t.Helper()
+		answers(s, want, "select permits_left from lock.throttled_resource_status")
+	}
+	answers(s, true, "select lock.create_throttled_resource('a', '1 hour', 2)")
+	answers(s, true, ask)
+	answers(s, true, ask)
+	set("clock_timestamp() + interval '50 minutes'")
+	s.denied(ask)
+	answers(s, true, "select clock_was_set_back and free_in > '1 hour 49 minutes' from lock.throttled_resource_status")
+	set("clock_timestamp() - interval '2 hours'")
+	admin(t, e, "update lock.throttled_permit set last_locked = clock_timestamp() + interval '10 years' where permit = 1")
+	left(1)
+	answers(s, true, ask) // while another one is left, that one only counts as taken
+	answers(s, true, "select clock_was_set_back from lock.throttled_resource_status")
+	for _, ahead := range []string{"clock_timestamp() + interval '2 hours'", "clock_timestamp() + interval '10 years'", "'infinity'::timestamptz"} {
+		set(ahead)
+		before := get[time.Time](s, "select clock_timestamp()")
+		answers(s, false, ask)
+		answers(s, true, "select last_locked between $1 and clock_timestamp() and not clock_was_set_back and last_locker_details = 'x' from lock.throttled_resource_status", before)
+		s.denied(ask)
+		left(0)
+		answers(s, false, "select lock.create_throttled_resource('a', '1 hour', 4)") // the grants before are not ahead any more either
+		answers(s, false, "select clock_was_set_back from lock.throttled_resource_status")
+		answers(s, false, "select lock.create_throttled_resource('a', '1 hour', 2)")
+		admin(t, e, "update lock.throttled_permit set last_locked = last_locked - interval '1 hour'")
+		left(2)
+	}
+}
+
+// No call reads the whole table, or all permits of a resource: how many pages it touches does not grow with them.
+func TestThrottlePermitsPlans(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	s := e.sessionAs(t, e.super)
+	s.exec("insert into lock.throttled_resource (resource_id, throttle_interval, permits) select 'id' || n, '1 hour', 100 from generate_series(1, 2000) n")
+	s.exec(`insert into lock.throttled_permit (resource_id, permit, throttle_interval, last_locked, last_locker_details)
+		select 'id' || n, permit, '1 hour', now() - permit * case when n <= 1000 then interval '1 second' else '1 minute' end, 'x'
+		from generate_series(1, 100) permit, generate_series(1, 2000) n`)
+	s.exec("vacuum analyze lock.throttled_resource, lock.throttled_permit")
+	touched := func(id string, want bool) int {
+		return least(func() int {
+			s.exec("begin")
+			defer s.exec("rollback")
+			n, _ := buffersOnce(s, "select lock.lock_throttled_resource('"+id+"', 'x')")
+			answers(s, want, "select count(*) = 1 from lock.throttled_permit where resource_id = $1 and last_locked > now()", id)
+			return n
+		})
+	}
+	granted, denied := touched("id1077", true), touched("id77", false)
+	if granted > 60 || denied > 30 {
+		t.Errorf("%d pages for a grant, %d for a denial", granted, denied)
+	}
+	s.exec("drop index lock.throttled_permit_last_locked_idx")
+	if n := touched("id77", false); n < 80 {
+		t.Errorf("the checker does not see a missing index: %d pages", n)
+	}
+}
+
 // No window of the interval in force has more grants than permits, in histories at random: with time that passes, transactions that
 // stay open and roll back, intervals and permits that change, and a clock that is set back. In those without changes nobody is
 // denied a permit that is left.
