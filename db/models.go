@@ -269,19 +269,35 @@ type Task struct {
 	ChangedAt time.Time
 }
 
-// Resources that are granted at most once per interval. lock.throttled_resource_status is the view for everybody.
+// The permits of those throttled resources that have several: each is granted at most once per interval.
+type ThrottledPermit struct {
+	ResourceID string
+	Permit     int32
+	// As in lock.throttled_resource, read under the lock of the permit's own row.
+	ThrottleInterval pgtype.Interval
+	// When it was last granted, or a later time if that may stand for a grant that is forgotten; -infinity: never, or released by force.
+	LastLocked        pgtype.Timestamptz
+	LastLockerDetails string
+	// As in lock.throttled_resource.
+	PreviouslyLocked pgtype.Timestamptz
+}
+
+// Resources that are granted a number of times per interval. lock.throttled_resource_status is the view for everybody.
 type ThrottledResource struct {
 	ResourceID       string
 	ThrottleInterval pgtype.Interval
-	// When it was last granted; -infinity: never, or released by force.
+	// When it was last granted; -infinity: never, released by force, or there are several permits: see lock.throttled_permit.
 	LastLocked pgtype.Timestamptz
 	// Who locked it last, and why; empty when last_locked is -infinity.
 	LastLockerDetails string
 	// The hour, in UTC, in which the last interval ends, or in which it was made.
 	UnusedSince pgtype.Timestamp
+	// The grant before the last, or a later time if that may stand for one that is forgotten: what permits that are added count from.
+	PreviouslyLocked pgtype.Timestamptz
+	Permits          int32
 }
 
-// Why and until when each resource is throttled: who locked it last, the time of the next grant (after free_at) and the time until then (free_in). clock_was_set_back: its time lies in the future.
+// Why and until when each resource is throttled: who locked it last, the time of the next grant (after free_at) and the time until then (free_in). clock_was_set_back: its time lies in the future. permits_left: how many grants can be had now; next_permit_at: when there will be one more, null when all are left.
 type ThrottledResourceStatus struct {
 	ResourceID        string
 	ThrottleInterval  pgtype.Interval
@@ -291,6 +307,9 @@ type ThrottledResourceStatus struct {
 	Throttled         bool
 	FreeIn            time.Duration
 	ClockWasSetBack   bool
+	Permits           int32
+	PermitsLeft       int32
+	NextPermitAt      pgtype.Timestamptz
 }
 
 // The newest slot of time that each task was granted. lock.time_slot_status is the view for everybody.

@@ -15,6 +15,7 @@ select lock.acquire_mutex('a'); select lock.acquire_mutex('a'); select lock.rele
 select lock.create_timeout('t', '1 microsecond'); select lock.acquire_timeout('t'); select lock.acquire_timeout('t');
 select lock.acquire_time_slot('t', '1 microsecond'); select lock.acquire_time_slot('t', '1 day'); select lock.acquire_time_slot('t', '1 day');
 select lock.create_throttled_resource('r', '1 hour'); select lock.lock_throttled_resource('r', 'x'); select lock.lock_throttled_resource('r', 'x');
+select lock.create_throttled_resource('p', '1 hour', 2); select lock.lock_throttled_resource('p', 'x') from generate_series(1, 3); select lock.create_throttled_resource('p', '1 hour', 3);
 select lock.acquire_lease('a', 'me', '1 hour'); select lock.acquire_lease('a', 'me', '1 hour'); select lock.acquire_lease('a', 'me', '1 microsecond', 2);
 select lock.acquire_lease('a', 'me', '1 hour', 2); select lock.await_lease('a', 'me', '1 hour', 2); select lock.renew_lease('a', 1, '1 hour');
 select lock.assert_lease('a', 1); select lock.release_lease('a', 1); select lock.release_lease('a', 1);

@@ -1,19 +1,21 @@
--- CreateThrottledResource makes a resource that can be locked at once; false when it exists, and then it has the new interval.
+-- CreateThrottledResource makes a resource that is granted at most permits times (1 to 100; the zero value is an error, 22023) in any window of the
+-- interval, and can be locked at once; false when it exists, and then it has the new interval and permits.
 -- For intervals of months or years call lock.create_throttled_resource in SQL: a Go duration has a fixed length.
 -- name: CreateThrottledResource :one
 select lock.create_throttled_resource(
     resource_id => sqlc.arg('resource_id')::text,
-    throttle_interval => sqlc.arg('throttle_interval')::interval
+    throttle_interval => sqlc.arg('throttle_interval')::interval,
+    permits => sqlc.arg('permits')::integer
 ) as created;
 
--- LockThrottledResource returns true at most once per resource and interval, and never waits. details says who and why.
+-- LockThrottledResource returns true at most permits times in any window of the resource's interval, and never waits. details says who and why.
 -- Commit at once and work afterwards: rolled back, the grant never was. Errors keep their SQLSTATE: 22004, 22023, P0002 never
 -- created, 25006, 40001.
 -- name: LockThrottledResource :one
 select lock.lock_throttled_resource(resource_id => sqlc.arg('resource_id')::text, details => sqlc.arg('details')::text) as locked;
 
 -- ForceReleaseThrottledResource lets a resource be locked at once, and records the operator and the reason in
--- lock.forced_release; false when its interval has passed anyway. For the schema's owner.
+-- lock.forced_release; false when its interval has passed anyway, for every permit. For the schema's owner.
 -- name: ForceReleaseThrottledResource :one
 select lock.force_release_throttled_resource(resource_id => sqlc.arg('resource_id')::text, reason => sqlc.arg('reason')::text) as released;
 
@@ -22,6 +24,7 @@ select lock.force_release_throttled_resource(resource_id => sqlc.arg('resource_i
 -- name: DropUnusedThrottledResources :one
 select lock.drop_unused_throttled_resources(unused_for => sqlc.arg('unused_for')::interval, max => sqlc.arg('max')::integer) as dropped;
 
--- GetThrottledResourceStatus says who locked a resource last, and until when it is throttled; pgx.ErrNoRows when it is not known.
+-- GetThrottledResourceStatus says who locked a resource last, until when it is throttled, how many permits are left and when there
+-- will be one more; pgx.ErrNoRows when it is not known.
 -- name: GetThrottledResourceStatus :one
 select * from lock.throttled_resource_status where resource_id = sqlc.arg('resource_id')::text;

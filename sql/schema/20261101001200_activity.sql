@@ -68,7 +68,7 @@ begin
     where timeout_status.locked
     union all
     select
-        'throttle', throttled_resource_status.resource_id, 'exclusive', true, null, null, throttled_resource_status.last_locked,
+        'throttle', throttled_resource_status.resource_id, case throttled_resource_status.permits when 1 then 'exclusive' else 'permit' end, true, null, null, throttled_resource_status.last_locked,
         throttled_resource_status.free_at, throttled_resource_status.last_locker_details
     from lock.throttled_resource_status
     where throttled_resource_status.throttled

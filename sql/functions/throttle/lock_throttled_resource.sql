@@ -3,7 +3,8 @@
 -- The update takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
 -- transaction has granted, or is granting, is a denial as well, whether that transaction commits or not. The look that follows
 -- only tells a denial from a resource that is unknown. The sum is made in UTC, so that days and months do not depend on the
--- session's time zone. A time that lies far in the future is brought back to now as acquire_timeout does.
+-- session's time zone. A time that lies far in the future is brought back to now as acquire_timeout does. A resource of several
+-- permits passes through to lock_throttled_permit.
 create or replace function lock.lock_throttled_resource(
     resource_id  text,
     details      text
@@ -17,6 +18,8 @@ as $$
 declare
     right_now  constant timestamptz := clock_timestamp();
     ahead      boolean;
+    permits    integer;
+    unused     timestamp;
 begin
     if (
         octet_length(lock_throttled_resource.resource_id) between 1 and 1024
@@ -32,28 +35,34 @@ begin
     set
         last_locked = right_now,
         last_locker_details = lock_throttled_resource.details,
+        previously_locked = throttled_resource.last_locked,
         unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ready.resource_id
         from lock.throttled_resource as ready
         where ready.resource_id = lock_throttled_resource.resource_id
           and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(right_now)
+          and ready.permits = 1
         for no key update skip locked
     );
     if found then
         return true;
     end if;
-    select throttled_resource.last_locked > right_now into ahead
+    select throttled_resource.last_locked > right_now, throttled_resource.permits, throttled_resource.unused_since
+    into ahead, permits, unused
     from lock.throttled_resource
     where throttled_resource.resource_id = lock_throttled_resource.resource_id;
     if not found then
         raise exception 'throttled resource "%" was never created', lock_throttled_resource.resource_id
             using errcode = 'no_data_found',
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
+    elsif permits > 1 then
+        return lock_internal.lock_throttled_permit(lock_throttled_resource.resource_id, lock_throttled_resource.details, right_now, unused);
     elsif ahead then
         update lock.throttled_resource
         set
             last_locked = clock_timestamp(),
+            previously_locked = least(throttled_resource.previously_locked, clock_timestamp()),
             unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()) + throttled_resource.throttle_interval)
         where throttled_resource.resource_id = (
             select far.resource_id
@@ -71,9 +80,9 @@ end;
 $$;
 
 comment on function lock.lock_throttled_resource(text, text) is
-    'Grants a resource made by lock.create_throttled_resource (resource_id: 1 to 1024 bytes) at most once per its interval: true when last_locked + throttle_interval < now by the database''s clock, strictly and to the microsecond, and then stores now and details '
-    '(who and why, 1 to 1024 bytes, not blank); else false. Never waits: a resource that an open transaction has just locked is denied at once, whether that transaction commits or not. '
+    'Grants a resource made by lock.create_throttled_resource (resource_id: 1 to 1024 bytes) at most once per its interval, or as many times as it has permits in any window of the interval: true when a permit''s last grant + throttle_interval < now by the database''s clock, strictly and to the microsecond, and then stores now and details '
+    '(who and why, 1 to 1024 bytes, not blank); else false. Never waits: a permit that an open transaction has just been granted is taken, whether that transaction commits or not, and when all are, the call is denied at once. '
     'The grant is part of the transaction: rolled back, it never was, so commit at once and work afterwards. A denial writes nothing. '
     'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
     'Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
-    'After the time-locked resources in PostgreSQL (for update skip locked).';
+    'After the time-locked resources in PostgreSQL (for update skip locked); the permits are beyond them.';

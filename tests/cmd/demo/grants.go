@@ -39,10 +39,14 @@ var contests = []contest{
 	},
 	{
 		kind: "throttle", title: "an expensive cache is rebuilt once in 15 seconds, by one of 6 processes",
-		make:       "select lock.create_throttled_resource('ID', '15 seconds')",
-		take:       "select lock.lock_throttled_resource('ID', 'WHO')",
-		afterwards: []string{"select last_locker_details from lock.throttled_resource where resource_id = 'ID'"},
-		forget:     "delete from lock.throttled_resource where resource_id = 'ID'",
+		make: "select lock.create_throttled_resource('ID', '15 seconds')",
+		take: "select lock.lock_throttled_resource('ID', 'WHO')",
+		afterwards: []string{
+			"select last_locker_details from lock.throttled_resource where resource_id = 'ID'",
+			"select lock.create_throttled_resource('ID', '15 seconds', 3)", // two permits more
+			"select count(*) filter (where lock.lock_throttled_resource('ID', 'again')) from generate_series(1, 9)",
+		},
+		forget: "with permit as (delete from lock.throttled_permit where resource_id = 'ID') delete from lock.throttled_resource where resource_id = 'ID'",
 	},
 }
 
