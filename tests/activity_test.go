@@ -1,8 +1,13 @@
 package tests
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/db"
 )
@@ -29,8 +34,11 @@ func TestActivity(t *testing.T) {
 			if row.Since == nil {
 				t.Errorf("%s: since when?", line)
 			}
-			if (row.Pid != nil) != (row.Kind == "key") {
-				t.Errorf("%s: pid %v", line, row.Pid)
+			if (row.Pid != nil) != (row.Kind == "key") || (row.Key != nil) != (row.Kind == "key") {
+				t.Errorf("%s: pid %v, key %v", line, row.Pid, row.Key)
+			}
+			if len(row.BlockedBy) > 0 {
+				line += fmt.Sprintf(" behind %v", row.BlockedBy)
 			}
 			lines = append(lines, line)
 		}
@@ -48,7 +56,7 @@ func TestActivity(t *testing.T) {
 	want := []string{
 		"key 7 shared held locks_app",
 		"key k exclusive held locks_app",
-		"key k shared waits locks_app",
+		fmt.Sprintf("key k shared waits locks_app behind [%d]", a.pid),
 		"lease l permit held leader until",
 		"mutex m exclusive held me",
 		"task q: id exclusive held worker until",
@@ -74,4 +82,279 @@ func TestActivity(t *testing.T) {
 	if got := strings.Join(lines, ", "); got != "request q new, task q in_progress, task q new" {
 		t.Error(got)
 	}
+}
+
+// queueNames are what a test calls its sessions, by pid.
+type queueNames map[int32]string
+
+func (c queueNames) of(pids ...int32) string {
+	var names []string
+	for _, pid := range pids {
+		names = append(names, cmp.Or(c[pid], "a stranger"))
+	}
+	slices.Sort(names)
+	return strings.Join(names, "+")
+}
+
+// blocked are the rows of lock.blocked, a line each.
+func (c queueNames) blocked(t *testing.T, pool *pgxpool.Pool) string {
+	t.Helper()
+	rows, err := db.New(pool).Blocked(ctx)
+	must(t, err)
+	var lines []string
+	for _, row := range rows {
+		what := "?"
+		if row.Name != nil {
+			what = *row.Name
+		} else if row.Key != nil {
+			what = fmt.Sprint(*row.Key)
+		}
+		root := "in a cycle"
+		if row.RootPid != nil {
+			root = "root " + c.of(*row.RootPid) + " " + deref(row.RootState) + " " + deref(row.RootApplication) + ": " + deref(row.RootQuery)
+		}
+		lines = append(lines, fmt.Sprintf("%s %s %s %s, behind %s, held by %s, %s", c.of(row.Pid), row.Kind, what, row.Mode, c.of(row.BlockedBy...), c.of(row.HeldBy...), root))
+		if row.Since == nil || row.RootPid != nil && row.RootSince == nil && *row.RootState != "" {
+			t.Errorf("since when? %+v", row)
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func deref(text *string) string {
+	if text == nil {
+		return ""
+	}
+	return *text
+}
+
+func wantLines(t *testing.T, got string, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	if got != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+// known locks names once, so that the row engine has their rows.
+func (s *session) known(names ...string) {
+	s.t.Helper()
+	for _, name := range names {
+		s.exec("select lock.exclusive($1::text)", name)
+	}
+}
+
+func TestBlocked(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "who waits shows after a second, and not the same")
+	eachEngine(t, func(t *testing.T, e *env) {
+		a, b, c, d := e.session(t), e.session(t), e.session(t), e.session(t)
+		who := queueNames{0: "prepared", int32(a.pid): "a", int32(b.pid): "b", int32(c.pid): "c", int32(d.pid): "d"}
+		for name, s := range map[string]*session{"a": a, "b": b, "c": c, "d": d} {
+			s.exec("set application_name = '" + name + "''s'")
+		}
+		a.known("k", "l")
+		e.contend(t, "k")
+		// rollback ends the transactions, those that wait behind the others.
+		rollback := func(waiters ...*pending) {
+			t.Helper()
+			for _, s := range []*session{a, b, c, d} {
+				for _, p := range waiters {
+					if p.s == s {
+						p.ends()
+					}
+				}
+				s.exec("rollback")
+			}
+			wantLines(t, who.blocked(t, e.pool))
+		}
+		// The advisory engine writes a name down when somebody has waited for it; nobody has for l.
+		l := map[string]string{advisory: fmt.Sprint(get[int64](a, "select lock.key('l')")), row: "l"}[e.engine]
+
+		wantLines(t, who.blocked(t, e.pool))
+		t.Run("a chain of three, and its root idles", func(t *testing.T) {
+			a.exec("begin")
+			a.exec("select lock.exclusive('k')")
+			b.exec("begin")
+			b.exec("select lock.exclusive('l')")
+			atK := b.start("select lock.shared('k')").blocked()
+			atL := c.start("select lock.exclusive('l')").blocked()
+			wantLines(t, who.blocked(t, e.pool),
+				"b key k shared, behind a, held by a, root a idle in transaction a's: select lock.exclusive('k')",
+				"c key "+l+" exclusive, behind b, held by b, root a idle in transaction a's: select lock.exclusive('k')",
+			)
+			// A second one in the queue is behind both, and the holder alone holds.
+			behind := d.start("select lock.exclusive('k')").blocked()
+			line := "d key k exclusive, behind a+b, held by a, root a idle in transaction a's: select lock.exclusive('k')"
+			if e.engine == row {
+				line = strings.Replace(line, "a+b", "b", 1) // the server lets one at a time look at the row
+			}
+			if got := who.blocked(t, e.pool); !strings.Contains(got, line) {
+				t.Errorf("got\n%s\nwant\n%s", got, line)
+			}
+			rollback(atK, atL, behind)
+		})
+		t.Run("a root that runs, through locks that are not ours", func(t *testing.T) {
+			super := e.sessionAs(t, e.super)
+			super.exec("create table if not exists public.t as select 1 as n")
+			super.exec("grant all on public.t to public")
+			a.exec("begin")
+			a.exec("select from t for update")
+			b.exec("begin")
+			b.exec("select lock.exclusive('k')")
+			atRow := b.start("update t set n = 2").blocked()
+			atTable := super.start("alter table t add column m integer").blocked()
+			gate := c.start("select lock.shared('k')").blocked()
+			wantLines(t, who.blocked(t, e.pool),
+				"c key k shared, behind b, held by b, root a idle in transaction a's: select from t for update")
+			a.exec("rollback")
+			atRow.ends()
+			b.exec("rollback")
+			gate.ends()
+			atTable.ends()
+			rollback()
+		})
+		t.Run("a cycle that the server has not broken", func(t *testing.T) {
+			x, y := e.sessionAs(t, e.super), e.sessionAs(t, e.super)
+			who[int32(x.pid)], who[int32(y.pid)] = "x", "y"
+			for _, s := range []*session{x, y} {
+				s.exec("set deadlock_timeout = '1h'")
+				s.exec("begin")
+			}
+			a.known("x", "y")
+			e.contend(t, "x")
+			e.contend(t, "y")
+			x.exec("select lock.exclusive('x')")
+			y.exec("select lock.exclusive('y')")
+			one := x.start("select lock.exclusive('y')").blocked()
+			other := y.start("select lock.exclusive('x')").blocked()
+			super := e.sessionAs(t, e.super)
+			super.exec("set deadlock_timeout = '1h'")
+			super.exec("begin")
+			who[int32(super.pid)] = "z"
+			third := super.start("select lock.shared('x')").blocked()
+			lines := strings.Split(who.blocked(t, e.pool), "\n")
+			if len(lines) != 3 || slices.ContainsFunc(lines, func(line string) bool { return !strings.HasSuffix(line, "in a cycle") }) {
+				t.Errorf("got %q", lines)
+			}
+			_, err := e.admin.Exec(ctx, "select pg_cancel_backend($1)", x.pid)
+			must(t, err)
+			if code(one.wait()) != "57014" {
+				t.Error("not cancelled")
+			}
+			x.exec("rollback")
+			other.ends()
+			y.exec("rollback")
+			third.ends()
+			super.exec("rollback")
+		})
+		t.Run("a prepared transaction", func(t *testing.T) {
+			if get[string](a, "select current_setting('max_prepared_transactions')") == "0" {
+				t.Skip("max_prepared_transactions is 0")
+			}
+			gid := fmt.Sprintf("who's %d", a.pid)
+			a.exec("begin")
+			a.exec("select lock.exclusive('k')")
+			a.exec("prepare transaction '" + strings.ReplaceAll(gid, "'", "''") + "'")
+			waiter := b.start("select lock.exclusive('k')").blocked()
+			behind := c.start("select lock.exclusive('k')").blocked()
+			ahead := map[string]string{advisory: "b+prepared", row: "b"}[e.engine]
+			root := "root prepared prepared : prepare transaction 'who''s " + fmt.Sprint(a.pid) + "'"
+			wantLines(t, who.blocked(t, e.pool),
+				"b key k exclusive, behind prepared, held by prepared, "+root,
+				"c key k exclusive, behind "+ahead+", held by prepared, "+root)
+			holders, err := db.New(e.pool).WhoName(ctx, "k")
+			must(t, err)
+			if len(holders) != 3 || *holders[0].Pid != 0 || !*holders[0].Granted {
+				t.Errorf("who: %+v", holders)
+			} else if e.engine == advisory && (deref(holders[0].Query) != "prepare transaction 'who''s "+fmt.Sprint(a.pid)+"'" || holders[0].Since == nil || deref(holders[0].Owner) != "locks_app") {
+				t.Errorf("who: %+v", holders[0])
+			}
+			d.exec("rollback prepared '" + strings.ReplaceAll(gid, "'", "''") + "'")
+			waiter.ends()
+			behind.ends()
+			rollback()
+		})
+		if e.engine == advisory {
+			t.Run("sharers", func(t *testing.T) {
+				for _, s := range []*session{a, b} {
+					s.exec("begin")
+					s.exec("select lock.shared(9)")
+				}
+				alone := c.start("select lock.exclusive(9)").blocked()
+				sharer := d.start("select lock.shared(9)").blocked()
+				root := "held by a+b, root a idle in transaction a's: select lock.shared(9)"
+				wantLines(t, who.blocked(t, e.pool), "c key 9 exclusive, behind a+b, "+root, "d key 9 shared, behind c, "+root)
+				rollback(alone, sharer)
+			})
+			t.Run("another program's locks are none of ours", func(t *testing.T) {
+				for _, call := range []string{"pg_advisory_xact_lock(5)", "pg_advisory_xact_lock(-5)", "pg_advisory_xact_lock(5, 5)"} {
+					a.exec("begin")
+					a.exec("select " + call)
+					waiter := b.start("select " + call).blocked()
+					wantLines(t, who.blocked(t, e.pool))
+					rollback(waiter)
+				}
+			})
+		}
+	})
+}
+
+// What waits for a row shows with the row's id where the server tells its address.
+func TestBlockedRows(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "pg_locks has no addresses of rows there")
+	e := open(t, advisory)
+	a, b, c := e.session(t), e.session(t), e.session(t)
+	who := queueNames{int32(a.pid): "a", int32(b.pid): "b", int32(c.pid): "c"}
+	a.exec("select lock.create_mutex('m'), lock.create_timeout('t', '1 hour'), lock.create_throttled_resource('r', '1 hour'), lock.acquire_time_slot('s', '1 day'), lock.create_task('id', 'q')")
+	a.exec("select lock.acquire_mutex('held'), lock.acquire_lease('l', 'me', '1 hour')")
+	token := get[int64](a, "select token from lock.lease_holder where name = 'l'")
+	for _, at := range []struct{ want, holder, waiter string }{
+		{"mutex ?", "select lock.release_mutex('held')", "select lock.release_mutex('held')"},
+		{"mutex ?", "select lock.acquire_mutex('m')", "select lock.acquire_mutex('m')"},
+		{"mutex ?", "select lock.create_mutex('new')", "select lock.create_mutex('new')"},
+		{"timeout ?", "select lock.create_timeout('t', '2 hours')", "select lock.create_timeout('t', '3 hours')"},
+		{"throttle ?", "select lock.create_throttled_resource('r', '2 hours')", "select lock.create_throttled_resource('r', '3 hours')"},
+		{"time_slot ?", "select lock.acquire_time_slot('new', '1 day')", "select lock.acquire_time_slot('new', '1 day')"},
+		{"lease l", fmt.Sprintf("select lock.release_lease('l', %d)", token), fmt.Sprintf("select lock.release_lease('l', %d)", token)},
+		{"task q: id", "select lock.set_status('id', 'failed', queue_id => 'q')", "select lock.set_status('id', 'done', queue_id => 'q')"},
+		{"request ?", "select lock.enqueue('create', 'e')", "select lock.enqueue('create', 'e')"},
+	} {
+		t.Run(at.want+": "+at.waiter, func(t *testing.T) {
+			a.exec("begin")
+			a.exec(at.holder)
+			b.exec("begin")
+			waiter := b.start(at.waiter).blocked()
+			root := "held by a, root a idle in transaction : " + at.holder
+			wantLines(t, who.blocked(t, e.pool), "b "+at.want+" exclusive, behind a, "+root)
+			if !strings.HasSuffix(at.want, "?") {
+				c.exec("begin")
+				behind := c.start(at.waiter).blocked()
+				wantLines(t, who.blocked(t, e.pool), "b "+at.want+" exclusive, behind a, "+root, "c "+at.want+" exclusive, behind b, "+root)
+				a.exec("rollback")
+				waiter.ends()
+				b.exec("rollback")
+				behind.ends()
+				c.exec("rollback")
+				return
+			}
+			a.exec("rollback")
+			waiter.wait()
+			b.exec("rollback")
+		})
+	}
+	t.Run("a row of a table of the program's own is none of ours", func(t *testing.T) {
+		e.sessionAs(t, e.super).exec("create table public.t as select 1 as n; grant all on public.t to public")
+		a.exec("begin")
+		a.exec("update t set n = 2")
+		b.exec("begin")
+		b.exec("select lock.create_task('another', 'q')")
+		waiter := b.start("update t set n = 3").blocked()
+		wantLines(t, who.blocked(t, e.pool))
+		a.exec("rollback")
+		waiter.ends()
+		b.exec("rollback")
+	})
 }

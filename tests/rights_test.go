@@ -27,7 +27,7 @@ var operatorFunctions = strings.Fields(`
 
 // calledFunctions are internal, and called by functions that run with the caller's rights; granted marks the roles.
 var calledFunctions = strings.Fields(`
-	granted hold_key is_advisory row_at try_key
+	granted hold_key is_advisory row_at try_key waiters
 `)
 
 func TestRights(t *testing.T) {

@@ -335,7 +335,7 @@ as $$
           'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources', 'drop_unused_leases'
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace
-      and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key', 'row_at'])
+      and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key', 'row_at', 'waiters'])
     order by 1;
 $$;
 -- +goose StatementEnd

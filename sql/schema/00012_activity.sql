@@ -67,6 +67,210 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/activity/waiters.sql
+-- +goose StatementBegin
+-- waiters lists who waits for a key, or for a row of schema lock, and the root of the chain that each stands in.
+--
+-- It runs with the caller's rights, because that is what PostgreSQL hides the queries of other roles by.
+-- pg_locks is read once, and the lock manager is asked once for each waiting session of the server: a chain may lead through
+-- locks of any sort. An object is what is waited for. A node is a session's pid, or the virtual transaction
+-- of a prepared one. Of an object with two modes every holder is in front of whoever waits, if only behind another waiter. So the
+-- edges lead to holders alone, because those to the rest of the queue are as many as its square. The roots are carried backwards
+-- along the edges. On YugabyteDB pg_blocking_pids sees no row locks: ybdetails has the transactions.
+-- The planner takes a recursion for huge, and would compile what runs for milliseconds.
+create or replace function lock_internal.waiters()
+returns table (kind text, key bigint, id text, mode text, pid integer, owner text, application text, since timestamptz, query text, blocked_by integer[], held_by integer[], root_pid integer, root_owner text, root_application text, root_state text, root_since timestamptz, root_query text)
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+    with recursive seen as materialized (
+        select
+            pg_locks.pid,
+            pg_locks.granted,
+            pg_locks.locktype,
+            pg_locks.mode::text as mode,
+            pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database()) as here,
+            pg_locks.relation,
+            pg_locks.page,
+            pg_locks.tuple,
+            pg_locks.classid::bigint as classid,
+            pg_locks.objid::bigint as objid,
+            pg_locks.objsubid,
+            coalesce(pg_locks.pid::text, pg_locks.virtualtransaction) as node,
+            concat_ws(
+                ' ', pg_locks.locktype, pg_locks.database, pg_locks.relation, pg_locks.page, pg_locks.tuple, pg_locks.virtualxid,
+                pg_locks.transactionid, pg_locks.classid, pg_locks.objid, pg_locks.objsubid
+            ) as object,
+            case when not pg_locks.granted then (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz end as since,
+            case when version() like '%-YB-%' then to_jsonb(pg_locks) -> 'ybdetails' end as details
+        from pg_locks
+    ),
+    waiting as materialized (
+        select asked.*
+        from (
+            select
+                one.*,
+                array(
+                    select distinct blocker
+                    from unnest(case when one.details is null then pg_blocking_pids(one.pid) else array(
+                        select seen.pid
+                        from seen
+                        where seen.granted
+                          and seen.details ->> 'transactionid' in (select jsonb_array_elements_text(one.details -> 'blocked_by'))
+                    ) end) as blocker
+                    order by blocker
+                ) as blocked_by
+            from (
+                select distinct on (seen.pid) seen.*
+                from seen
+                where not seen.granted
+                order by seen.pid
+            ) as one
+        ) as asked
+        where asked.blocked_by <> '{}'
+    ),
+    holder as materialized (
+        select distinct
+            waiting.pid,
+            waiting.node,
+            coalesce(seen.pid, 0) as holder_pid,
+            seen.node as holder_node,
+            waiting.locktype in ('advisory', 'tuple', 'transactionid') or coalesce(seen.pid, 0) = any (waiting.blocked_by) as in_front
+        from waiting
+        join seen on seen.object = waiting.object and seen.granted and seen.pid is distinct from waiting.pid
+    ),
+    held as materialized (
+        select holder.pid, array_agg(holder.holder_pid order by holder.holder_pid) as pids
+        from holder
+        group by holder.pid
+    ),
+    edge as materialized (
+        select holder.node, holder.holder_node as behind
+        from holder
+        where holder.in_front
+        union all
+        select waiting.node, blocker::text
+        from waiting
+        cross join unnest(waiting.blocked_by) as blocker
+        where waiting.pid not in (select holder.pid from holder where holder.in_front)
+    ),
+    chain (node, root) as (
+        select edge.node, edge.behind
+        from edge
+        where edge.behind not in (select waiting.node from waiting)
+        union
+        select edge.node, chain.root
+        from chain
+        join edge on edge.behind = chain.node
+    ),
+    session as materialized (
+        select
+            pg_stat_activity.pid::text as node,
+            pg_stat_activity.pid,
+            pg_stat_activity.usename as owner,
+            pg_stat_activity.application_name as application,
+            pg_stat_activity.state,
+            pg_stat_activity.xact_start as since,
+            pg_stat_activity.query
+        from pg_stat_activity
+        union all
+        select
+            seen.node,
+            0,
+            pg_prepared_xacts.owner,
+            null,
+            'prepared',
+            pg_prepared_xacts.prepared,
+            format('prepare transaction %L', pg_prepared_xacts.gid)
+        from pg_prepared_xacts
+        join seen on seen.pid is null and seen.object = 'transactionid ' || pg_prepared_xacts.transaction
+    ),
+    root as (
+        select distinct on (chain.node) chain.node as waiter, session.*
+        from chain
+        join session on session.node = chain.root
+        order by chain.node, session.since, session.pid
+    ),
+    stored as materialized (
+        select
+            pg_class.oid,
+            case
+                when pg_class.relname = 'locked_keys' then 'key'
+                when pg_class.relname = 'throttled_resource' then 'throttle'
+                when pg_class.relname like 'lease%' then 'lease'
+                when pg_class.relname like 'request%' then 'request'
+                else pg_class.relname::text
+            end as kind
+        from pg_class
+        where pg_class.relnamespace = 'lock'::regnamespace
+          and pg_class.relkind = 'r'
+          and pg_class.relname <> 'key_name'
+    ),
+    place as (
+        select
+            waiting.pid,
+            'key' as kind,
+            lock.advisory_key((waiting.classid << 32) | waiting.objid)::text as id,
+            waiting.mode = 'ShareLock' as shared
+        from waiting
+        where waiting.locktype = 'advisory'
+          and waiting.objsubid = 1
+          and waiting.classid not in (0, 4294967295)
+          and waiting.here
+        union all
+        -- The row that a waiter is at.
+        select
+            waiting.pid,
+            stored.kind,
+            case
+                when at.tuple is not null then lock_internal.row_at(at.relation, at.page, at.tuple)
+                else waiting.details #>> '{keyrangedetails,cols,0}'
+            end,
+            at.mode in ('RowShareLock', 'AccessShareLock')
+        from waiting
+        join seen as at on at.pid = waiting.pid and at.here and (at.locktype = 'tuple' or at.object = waiting.object)
+        join stored on stored.oid = at.relation
+        where waiting.locktype <> 'advisory'
+        union all
+        -- To wait for another's new row, or behind a row's newer version, leaves no address: the tables that the waiter has used.
+        select waiting.pid, string_agg(distinct stored.kind, ' or '), null, false
+        from waiting
+        join seen as used on used.pid = waiting.pid and used.here and used.locktype = 'relation' and used.mode in ('RowShareLock', 'RowExclusiveLock')
+        join stored on stored.oid = used.relation
+        where waiting.locktype in ('transactionid', 'spectoken')
+          and not exists (select from seen where seen.pid = waiting.pid and seen.locktype = 'tuple')
+        group by waiting.pid
+    )
+    select
+        place.kind,
+        case when place.kind = 'key' and place.id ~ '^-?[0-9]{1,19}$' then place.id::bigint end,
+        place.id,
+        case when place.shared then 'shared' else 'exclusive' end,
+        waiting.pid,
+        session.owner::text,
+        session.application,
+        waiting.since,
+        session.query,
+        waiting.blocked_by,
+        coalesce(behind.pids, held.pids, '{}'),
+        root.pid,
+        root.owner::text,
+        root.application,
+        root.state,
+        root.since,
+        root.query
+    from place
+    join waiting on waiting.pid = place.pid
+    left join held on held.pid = waiting.pid
+    -- Who holds the address of a row is the first that waits for the row.
+    left join held as behind on behind.pid = held.pids[1] and waiting.locktype = 'tuple'
+    left join session on session.node = waiting.node
+    left join root on root.waiter = waiting.node;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/activity/who.sql
 -- +goose StatementBegin
 -- who lists the sessions that hold a key, and those that wait for it.
@@ -217,196 +421,30 @@ where false;
 -- +goose StatementBegin
 do $$
 begin
-    -- An object is what is waited for. A node of the graph is a session's pid, or the negative transaction id of a prepared
-    -- transaction. Where a holder is in front, the edges to the rest of the queue are left out: they end at the same holders, and
-    -- there are as many as the square of the queue.
     create or replace view lock.blocked with (security_barrier) as
-    with recursive seen as materialized (
-        select
-            pg_locks.pid,
-            pg_locks.granted,
-            pg_locks.locktype,
-            pg_locks.mode::text as mode,
-            pg_locks.database,
-            pg_locks.relation,
-            pg_locks.page,
-            pg_locks.tuple,
-            pg_locks.classid::bigint as classid,
-            pg_locks.objid::bigint as objid,
-            pg_locks.objsubid,
-            coalesce(pg_locks.pid::bigint, -split_part(pg_locks.virtualtransaction, '/', 2)::bigint) as node,
-            concat_ws(
-                ' ', pg_locks.locktype, pg_locks.database, pg_locks.relation, pg_locks.page, pg_locks.tuple, pg_locks.virtualxid,
-                pg_locks.transactionid, pg_locks.classid, pg_locks.objid, pg_locks.objsubid
-            ) as object,
-            case when not pg_locks.granted then (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz end as since,
-            case when version() like '%-YB-%' then to_jsonb(pg_locks) -> 'ybdetails' end as details
-        from pg_locks
-    ),
-    waiting as materialized (
-        select asked.*
-        from (
-            select
-                seen.*,
-                array(
-                    select distinct blocker
-                    from unnest(case when seen.details is null then pg_blocking_pids(seen.pid) else array(
-                        select holder.pid
-                        from seen as holder
-                        where holder.granted
-                          and holder.details ->> 'transactionid' in (select jsonb_array_elements_text(seen.details -> 'blocked_by'))
-                    ) end) as blocker
-                    order by blocker
-                ) as blocked_by
-            from (
-                select distinct on (seen.pid) seen.*
-                from seen
-                where not seen.granted
-                order by seen.pid
-            ) as seen
-        ) as asked
-        where asked.blocked_by <> '{}'
-    ),
-    holder as materialized (
-        select distinct waiting.pid, seen.node, coalesce(seen.pid, 0) as holder_pid
-        from waiting
-        join seen on seen.object = waiting.object and seen.granted and seen.pid is distinct from waiting.pid
-    ),
-    edge as materialized (
-        select holder.pid, holder.node
-        from waiting
-        join holder on holder.pid = waiting.pid and holder.holder_pid = any (waiting.blocked_by)
-        union all
-        select waiting.pid, blocker
-        from waiting
-        cross join unnest(waiting.blocked_by) as blocker
-        where not exists (
-            select
-            from holder
-            where holder.pid = waiting.pid
-              and holder.holder_pid = any (waiting.blocked_by)
-        )
-    ),
-    chain (pid, root) as (
-        select edge.pid, edge.node
-        from edge
-        where edge.node not in (select waiting.pid from waiting)
-        union
-        select edge.pid, chain.root
-        from chain
-        join edge on edge.node = chain.pid
-    ),
-    session as materialized (
-        select
-            pg_stat_activity.pid::bigint as node,
-            pg_stat_activity.pid,
-            to_jsonb(pg_stat_activity.usename) #>> '{}' as owner,
-            pg_stat_activity.application_name as application,
-            pg_stat_activity.state,
-            pg_stat_activity.xact_start as since,
-            pg_stat_activity.query
-        from pg_stat_activity
-        union all
-        select
-            -pg_prepared_xacts.transaction::text::bigint,
-            0,
-            to_jsonb(pg_prepared_xacts.owner) #>> '{}',
-            null,
-            'prepared',
-            pg_prepared_xacts.prepared,
-            format('prepare transaction %L', pg_prepared_xacts.gid)
-        from pg_prepared_xacts
-    ),
-    root as (
-        select distinct on (chain.pid) chain.pid as waiter, session.*
-        from chain
-        join session on session.node = chain.root
-        order by chain.pid, session.since, session.node
-    ),
-    stored as materialized (
-        select
-            pg_class.oid,
-            case
-                when pg_class.relname = 'locked_keys' then 'key'
-                when pg_class.relname = 'throttled_resource' then 'throttle'
-                when pg_class.relname like 'lease%' then 'lease'
-                when pg_class.relname like 'request%' then 'request'
-                else to_jsonb(pg_class.relname) #>> '{}'
-            end as kind
-        from pg_class
-        where pg_class.relnamespace = 'lock'::regnamespace
-          and pg_class.relkind = 'r'
-          and pg_class.relname <> 'key_name'
-    ),
-    place as (
-        -- The row that a waiter is at, or else the tables that it has locked rows of: to wait for another's new row leaves no address.
-        select
-            waiting.pid,
-            stored.kind,
-            case
-                when at.tuple is not null then lock_internal.row_at(at.relation, at.page, at.tuple)
-                else waiting.details #>> '{keyrangedetails,cols,0}'
-            end as id,
-            at.mode in ('RowShareLock', 'AccessShareLock') as shared
-        from waiting
-        join seen as at on at.pid = waiting.pid and at.relation is not null and (at.locktype = 'tuple' or at.object = waiting.object)
-        join stored on stored.oid = at.relation
-        where waiting.locktype <> 'advisory'
-        union all
-        select waiting.pid, string_agg(distinct stored.kind, ' or '), null, false
-        from waiting
-        join seen as used on used.pid = waiting.pid and used.locktype = 'relation' and used.mode in ('RowShareLock', 'RowExclusiveLock')
-        join stored on stored.oid = used.relation
-        where waiting.locktype in ('transactionid', 'spectoken')
-          and not exists (select from seen where seen.pid = waiting.pid and seen.locktype = 'tuple')
-        group by waiting.pid
-        union all
-        select
-            waiting.pid,
-            'key',
-            lock.advisory_key((waiting.classid << 32) | waiting.objid)::text,
-            waiting.mode = 'ShareLock'
-        from waiting
-        where waiting.locktype = 'advisory'
-          and waiting.objsubid = 1
-          and waiting.classid not in (0, 4294967295)
-          and waiting.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
-    )
     select
-        place.kind,
-        named.key,
+        waiters.kind,
+        waiters.key,
         case
-            when place.kind <> 'key' then place.id
-            when lock_internal.is_advisory() then (select min(key_name.name) from lock.key_name where key_name.key = named.key)
-            else (select locked_keys.name from lock.locked_keys where locked_keys.key = named.key)
+            when waiters.kind <> 'key' then waiters.id
+            when lock_internal.is_advisory() then (select min(key_name.name) from lock.key_name where key_name.key = waiters.key)
+            else (select locked_keys.name from lock.locked_keys where locked_keys.key = waiters.key)
         end as name,
-        case when place.shared then 'shared' else 'exclusive' end as mode,
-        waiting.pid,
-        session.owner,
-        session.application,
-        waiting.since,
-        session.query,
-        waiting.blocked_by,
-        array(
-            select holder.holder_pid
-            from holder
-            where holder.pid = coalesce(
-                (select ahead.holder_pid from holder as ahead where waiting.locktype = 'tuple' and ahead.pid = waiting.pid limit 1),
-                waiting.pid
-            )
-            order by holder.holder_pid
-        ) as held_by,
-        root.pid as root_pid,
-        root.owner as root_owner,
-        root.application as root_application,
-        root.state as root_state,
-        root.since as root_since,
-        root.query as root_query
-    from place
-    join waiting on waiting.pid = place.pid
-    cross join lateral (select case when place.kind = 'key' and place.id ~ '^-?[0-9]{1,19}$' then place.id::bigint end as key) as named
-    left join session on session.node = waiting.pid
-    left join root on root.waiter = waiting.pid;
+        waiters.mode,
+        waiters.pid,
+        waiters.owner,
+        waiters.application,
+        waiters.since,
+        waiters.query,
+        waiters.blocked_by,
+        waiters.held_by,
+        waiters.root_pid,
+        waiters.root_owner,
+        waiters.root_application,
+        waiters.root_state,
+        waiters.root_since,
+        waiters.root_query
+    from lock_internal.waiters();
 
     create or replace view lock.activity with (security_barrier) as
     select
@@ -439,9 +477,11 @@ begin
     ) as held
     join lock.locked_keys on locked_keys.key = held.key
     left join pg_stat_activity on pg_stat_activity.pid = held.pid
-    left join pg_prepared_xacts as prepared
-        on held.pid is null
-        and prepared.transaction::text = split_part(held.virtualtransaction, '/', 2)
+    left join (
+        select pg_prepared_xacts.*, pg_locks.virtualtransaction
+        from pg_prepared_xacts
+        join pg_locks on pg_locks.transactionid = pg_prepared_xacts.transaction and pg_locks.pid is null
+    ) as prepared on held.pid is null and prepared.virtualtransaction = held.virtualtransaction
     where lock_internal.is_advisory()
     union all
     select
@@ -543,6 +583,9 @@ drop view if exists lock.blocked;
 -- gone: sql/functions/activity/who.sql
 drop function if exists lock.who(bigint);
 drop function if exists lock.who(text);
+
+-- gone: sql/functions/activity/waiters.sql
+drop function if exists lock_internal.waiters();
 
 -- gone: sql/functions/activity/row_at.sql
 drop function if exists lock_internal.row_at(regclass, integer, smallint);
