@@ -358,3 +358,256 @@ func TestBlockedRows(t *testing.T) {
 		b.exec("rollback")
 	})
 }
+
+// blockedPair has a holder and a waiter in a database, for a key and for a task's row, and returns what ends them.
+func (e *env) blockedPair(t *testing.T) (release func()) {
+	t.Helper()
+	a, b := e.session(t), e.session(t)
+	a.known("k")
+	a.exec("select lock.create_task('id', 'q')")
+	c := e.session(t)
+	a.exec("begin")
+	a.exec("select lock.exclusive('k'), lock.set_status('id', 'failed', queue_id => 'q')")
+	atKey := b.start("select lock.exclusive('k')").blocked()
+	atTask := c.start("select lock.set_status('id', 'done', queue_id => 'q')").blocked()
+	return func() {
+		a.exec("rollback")
+		atKey.ends()
+		atTask.ends()
+	}
+}
+
+func TestBlockedDatabases(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "who waits shows after a second, and not the same")
+	eachEngine(t, func(t *testing.T, e *env) {
+		// A clone's tables have the numbers of its template's: only the database tells them apart.
+		defer open(t, e.engine).blockedPair(t)()
+		wantLines(t, queueNames{}.blocked(t, e.pool))
+		mutate(t, e, "waiters", "and waiting.here", "", "and at.here", "")
+		if got := strings.Count(queueNames{}.blocked(t, e.pool), "a stranger "); got < 2 {
+			t.Errorf("the checker sees %d of another database's waiters", got)
+		}
+	})
+}
+
+func TestBlockedChecker(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "who waits shows after a second, and not the same")
+	for name, pieces := range map[string][]string{
+		"a chain that is not followed":          {"join edge on edge.behind = chain.node", "join edge on false"},
+		"a waiter taken for the root":           {"where edge.behind not in (select waiting.node from waiting)", ""},
+		"a sharer in its own way":               {"and seen.pid is distinct from waiting.pid", ""},
+		"the first in the queue for the holder": {"and waiting.locktype = 'tuple'", "and false"},
+		"an address that is looked for nowhere": {"at.locktype = 'tuple'", "false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			a, b, c, d := e.session(t), e.session(t), e.session(t), e.session(t)
+			who := queueNames{int32(a.pid): "a", int32(b.pid): "b", int32(c.pid): "c", int32(d.pid): "d"}
+			a.exec("select lock.create_task('id', 'q')")
+			for _, s := range []*session{b, a} { // The root's transaction is the younger one.
+				s.exec("begin")
+				s.exec("select lock.shared(1)")
+			}
+			b.exec("select lock.set_status('id', 'failed', queue_id => 'q')")
+			upgrade := b.start("select lock.exclusive(1)").blocked()
+			first := c.start("select lock.set_status('id', 'done', queue_id => 'q')").blocked()
+			second := d.start("select lock.set_status('id', 'done', queue_id => 'q')").blocked()
+			root := "root a idle in transaction : select lock.shared(1)"
+			want := []string{
+				"b key 1 exclusive, behind a, held by a, " + root,
+				"c task q: id exclusive, behind b, held by b, " + root,
+				"d task q: id exclusive, behind c, held by b, " + root,
+			}
+			wantLines(t, who.blocked(t, e.pool), want...)
+			mutate(t, e, "waiters", pieces...)
+			if got := who.blocked(t, e.pool); got == strings.Join(want, "\n") {
+				t.Error("not seen")
+			}
+			a.exec("rollback")
+			upgrade.ends()
+			b.exec("rollback")
+			first.ends()
+			second.ends()
+		})
+	}
+}
+
+// The lock manager is asked after pg_locks was read: whoever has got the lock meanwhile waits no more.
+func TestBlockedNoMore(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "who waits shows after a second, and not the same")
+	e := open(t, advisory)
+	defer e.blockedPair(t)()
+	mutate(t, e, "waiters", "pg_blocking_pids(one.pid)", "'{}'::integer[]")
+	wantLines(t, queueNames{}.blocked(t, e.pool))
+	mutate(t, e, "waiters", "where asked.blocked_by <> '{}'", "")
+	if (queueNames{}).blocked(t, e.pool) == "" {
+		t.Error("the checker does not see a wait that is over")
+	}
+}
+
+// Roles see of each other what pg_stat_activity shows them: neither view nor function may show more.
+func TestBlockedRights(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "who waits shows after a second, and not the same")
+	eachEngine(t, func(t *testing.T, e *env) {
+		super := e.sessionAs(t, e.super)
+		super.exec("do $$ begin create role locks_monitor login; grant pg_monitor to locks_monitor; exception when duplicate_object or unique_violation then null; end $$")
+		owner, colleague, app, waiter := e.sessionAs(t, e.owner), e.sessionAs(t, e.owner), e.session(t), e.session(t)
+		monitor := e.sessionAs(t, strings.Replace(e.url, "locks_app@", "locks_monitor@", 1))
+		owner.exec("select lock.grant_to('locks_monitor')")
+		owner.exec("set application_name = 'migrator'")
+		app.known("k")
+		owner.exec("begin")
+		owner.exec("select lock.exclusive('k') /* secret */")
+		blocked := waiter.start("select lock.exclusive('k') /* mine */").blocked()
+		const (
+			seesBlocked  = "select concat_ws(' ', root_owner, root_application, root_state, root_since is not null, root_query) from lock.blocked"
+			seesWho      = "select concat_ws(' ', owner, application, state, transaction_since is not null, query) from lock.who('k') where granted"
+			seesActivity = "select owner || ' ' || details from lock.activity where kind = 'key' and granted"
+		)
+		hidden, shown := "locks_owner migrator f <insufficient privilege>", "locks_owner migrator idle in transaction t select lock.exclusive('k') /* secret */"
+		for _, sql := range []string{seesBlocked, seesWho} {
+			answers(app, hidden, sql)
+			answers(monitor, shown, sql)
+			answers(colleague, shown, sql)
+		}
+		answers(app, "locks_owner migrator: <insufficient privilege>", seesActivity)
+		// The owner of the schema is no superuser: others are hidden from it, too.
+		answers(colleague, "<insufficient privilege>", "select query from lock.blocked")
+		answers(app, "select lock.exclusive('k') /* mine */", "select query from lock.blocked")
+		app.fails("42501", "select lock_internal.add_key(1, null, false)")
+
+		// As the owner, functions would show the owner's queries to everybody.
+		super.exec("alter function lock_internal.waiters() security definer; alter function lock.who(bigint) security definer")
+		for _, sql := range []string{seesBlocked, seesWho} {
+			answers(app, shown, sql)
+		}
+		owner.exec("rollback")
+		blocked.ends()
+	})
+}
+
+// whoLines are the rows of lock.who, a line each.
+func (n queueNames) whoLines(t *testing.T, rows []db.KeySession, err error) string {
+	t.Helper()
+	must(t, err)
+	var lines []string
+	for _, row := range rows {
+		if row.Hint != nil {
+			if row.Pid != nil || row.Granted != nil || row.Mode != nil {
+				t.Errorf("%+v", row)
+			}
+			lines = append(lines, *row.Hint)
+			continue
+		}
+		line := fmt.Sprintf("%s %s %s %s", row.Name, *row.Mode, map[bool]string{true: "held by", false: "waited for by"}[*row.Granted], n.of(*row.Pid))
+		if len(row.BlockedBy) > 0 {
+			line += " behind " + n.of(row.BlockedBy...)
+		}
+		if row.Since == nil || row.TransactionSince == nil || deref(row.Owner) != "locks_app" || deref(row.Query) == "" || deref(row.State) == "" {
+			t.Errorf("%+v", row)
+		}
+		lines = append(lines, line+" of "+deref(row.Application))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestWho(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "who holds shows after a second, and not the same")
+	open1 := func(t *testing.T, engine string) (e *env, a, b *session, name func(string) string, number func(int64) string) {
+		t.Helper()
+		e = open(t, engine)
+		a, b = e.session(t), e.session(t)
+		a.exec("set application_name = 'shop'")
+		b.exec("set application_name = 'report'")
+		who := queueNames{int32(a.pid): "a", int32(b.pid): "b"}
+		q := db.New(e.pool)
+		name = func(name string) string {
+			rows, err := q.WhoName(ctx, name)
+			return who.whoLines(t, rows, err)
+		}
+		number = func(key int64) string {
+			rows, err := q.Who(ctx, key)
+			return who.whoLines(t, rows, err)
+		}
+		return
+	}
+	t.Run("finds a name on its very first lock", func(t *testing.T) {
+		t.Parallel()
+		_, a, b, name, number := open1(t, advisory)
+		wantLines(t, name("customer:42"))
+		a.exec("begin")
+		a.exec("select lock.shared('customer:42')")
+		wantLines(t, name("customer:42"), "customer:42 shared held by a of shop")
+		key := get[int64](b, "select lock.key('customer:42')")
+		wantLines(t, number(key), fmt.Sprintf("%d shared held by a of shop", key))
+		waiter := b.start("select lock.exclusive('customer:42')").blocked()
+		if got, want := name("customer:42"), "customer:42 shared held by a of shop\ncustomer:42 exclusive waited for by b behind a of report"; got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+		a.exec("rollback")
+		waiter.ends()
+		wantLines(t, name("customer:42"))
+	})
+	t.Run("hints at the key that looks alike", func(t *testing.T) {
+		t.Parallel()
+		_, a, b, name, number := open1(t, advisory)
+		a.exec("begin")
+		a.exec("select lock.exclusive('42')")
+		wantLines(t, name("42"), "42 exclusive held by a of shop")
+		wantLines(t, number(42), "The name '42' is another key than the number 42, and is in use: see lock.who('42').")
+		wantLines(t, number(43))
+		b.exec("begin")
+		b.exec("select lock.exclusive(42), lock.exclusive(-9223372036854775808)")
+		for got, want := range map[string]string{
+			name("42"):                   "42 exclusive held by a of shop\nThe number 42 is another key than the name '42', and is in use: see lock.who(42).",
+			number(42):                   "42 exclusive held by b of report\nThe name '42' is another key than the number 42, and is in use: see lock.who('42').",
+			name("-9223372036854775808"): "The number -9223372036854775808 is another key than the name '-9223372036854775808', and is in use: see lock.who(-9223372036854775808).",
+		} {
+			if got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		}
+		for _, other := range []string{"042", "+42", "42 ", "4 2", "-0", "9223372036854775808", strings.Repeat("9", 1024), "x"} {
+			wantLines(t, name(other))
+		}
+	})
+	t.Run("on the row engine while somebody waits", func(t *testing.T) {
+		t.Parallel()
+		_, a, b, name, number := open1(t, row)
+		a.known("k", "42")
+		a.exec("begin")
+		a.exec("select lock.exclusive('k')")
+		wantLines(t, name("k"))
+		waiter := b.start("select lock.shared('k')").blocked()
+		if got, want := name("k"), "k unknown held by a of shop\nk shared waited for by b behind a of report"; got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+		a.exec("rollback")
+		waiter.ends()
+		a.exec("begin")
+		a.exec("select lock.exclusive('42')")
+		waiter = b.start("select lock.shared('42')").blocked()
+		wantLines(t, number(42), "The name '42' is another key than the number 42, and is in use: see lock.who('42').")
+		a.exec("rollback")
+		waiter.ends()
+	})
+	t.Run("says what is wrong with an argument", func(t *testing.T) {
+		t.Parallel()
+		s := open(t, advisory).session(t)
+		for sql, state := range map[string]string{
+			"select lock.who(null::bigint)": "22004", "select lock.who(null::text)": "22004", "select lock.who('')": "22023",
+			"select lock.who(repeat('x', 1025))": "22023", "select lock.who(repeat('x', 10000000))": "22023",
+		} {
+			if err := s.fails(state, sql); err.Hint == "" {
+				t.Errorf("%s: no hint", sql)
+			}
+		}
+		s.fails("22021", "select lock.who($1::text)", "a\x00b")
+	})
+}

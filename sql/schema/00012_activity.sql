@@ -459,7 +459,7 @@ begin
         null::timestamptz as until,
         case when not held.granted then array(select distinct unnest(pg_blocking_pids(held.pid)) order by 1) end as blocked_by,
         coalesce(
-            format('prepare transaction %L', prepared.gid),
+            'prepare transaction ' || quote_literal(prepared.gid),
             coalesce(nullif(pg_stat_activity.application_name, '') || ': ', '') || coalesce(pg_stat_activity.query, '')
         ) as details
     from (
