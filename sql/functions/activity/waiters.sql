@@ -30,7 +30,8 @@ as $$
             coalesce(pg_locks.pid::text, pg_locks.virtualtransaction) as node,
             concat_ws(
                 ' ', pg_locks.locktype, pg_locks.database, pg_locks.relation, pg_locks.page, pg_locks.tuple, pg_locks.virtualxid,
-                pg_locks.transactionid, pg_locks.classid, pg_locks.objid, pg_locks.objsubid
+                pg_locks.transactionid, pg_locks.classid, pg_locks.objid, pg_locks.objsubid,
+                case when version() like '%-YB-%' then to_jsonb(pg_locks) #>> '{ybdetails,keyrangedetails}' end
             ) as object,
             case when not pg_locks.granted then (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz end as since,
             case when version() like '%-YB-%' then to_jsonb(pg_locks) -> 'ybdetails' end as details
@@ -55,7 +56,7 @@ as $$
                 select distinct on (seen.pid) seen.*
                 from seen
                 where not seen.granted
-                order by seen.pid
+                order by seen.pid, seen.details #>> '{keyrangedetails,cols,0}'
             ) as one
         ) as asked
         where asked.blocked_by <> '{}'
@@ -157,9 +158,9 @@ as $$
                 when at.tuple is not null then lock_internal.row_at(at.relation, at.page, at.tuple)
                 else waiting.details #>> '{keyrangedetails,cols,0}'
             end,
-            at.mode in ('RowShareLock', 'AccessShareLock')
+            at.mode in ('RowShareLock', 'AccessShareLock', '{STRONG_READ}')
         from waiting
-        join seen as at on at.pid = waiting.pid and at.here and (at.locktype = 'tuple' or at.object = waiting.object)
+        join seen as at on at.pid = waiting.pid and at.here and (at.locktype = 'tuple' or at.object = waiting.object and not at.granted)
         join stored on stored.oid = at.relation
         where waiting.locktype <> 'advisory'
         union all
