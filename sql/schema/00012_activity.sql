@@ -450,7 +450,7 @@ begin
     create or replace view lock.activity with (security_barrier) as
     select
         'key'::text as kind,
-        coalesce(locked_keys.name, held.key::text) as name,
+        coalesce((select min(key_name.name) from lock.key_name where key_name.key = held.key), held.key::text) as name,
         held.key,
         case when held.mode = 'ShareLock' then 'shared' else 'exclusive' end as mode,
         held.granted,
@@ -474,9 +474,9 @@ begin
         from pg_locks
         where pg_locks.locktype = 'advisory'
           and pg_locks.objsubid = 1
+          and pg_locks.classid::bigint not in (0, 4294967295)
           and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
     ) as held
-    join lock.locked_keys on locked_keys.key = held.key
     left join pg_stat_activity on pg_stat_activity.pid = held.pid
     left join (
         select pg_prepared_xacts.*, pg_locks.virtualtransaction
