@@ -58,17 +58,40 @@ func (ns NullTaskStatus) Value() (driver.Value, error) {
 	return string(ns.TaskStatus), nil
 }
 
-// What is held now, and who waits for a key, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by its number until somebody who waited for it by name has committed, and a program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. Keys on the advisory engine only: the row engine's locks are rows, and PostgreSQL lists who waits for rows in pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
+// What is held now, and who waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until released), blocked_by (whom a waiter waits for), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by its number until somebody who waited for it by name has committed, and a program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
 type Activity struct {
-	Kind    string
-	Name    string
-	Mode    string
-	Granted bool
-	Owner   *string
-	Pid     *int32
-	Since   *time.Time
-	Until   *time.Time
-	Details string
+	Kind      string
+	Name      string
+	Key       *int64
+	Mode      string
+	Granted   bool
+	Owner     *string
+	Pid       *int32
+	Since     *time.Time
+	Until     *time.Time
+	BlockedBy []int32
+	Details   string
+}
+
+// Who waits for a key, or for a row of another kind, one row for each session: kind, key, name, mode, pid, owner, application, since (when the wait began), query; blocked_by (whom it waits for, those in front in the queue included; 0: a prepared transaction); held_by (who holds what it waits for); and the root, at the end of the chain: the session that waits for nobody, and of several the one whose transaction is the oldest: root_pid, root_owner, root_application, root_state, root_since (when its transaction began), root_query. root_pid null: a cycle, until the server breaks it. A row has a name when the server shows where it is; kind is then its table's, else that of the tables that the session has used. What sessions of other roles run, and since when, shows to members of pg_monitor. Put together from several looks at a moving picture. For operators: it locks nothing, and asks the lock manager once for each waiting session.
+type Blocked struct {
+	Kind            string
+	Key             *int64
+	Name            *string
+	Mode            string
+	Pid             int32
+	Owner           *string
+	Application     *string
+	Since           *time.Time
+	Query           *string
+	BlockedBy       []int32
+	HeldBy          []int32
+	RootPid         *int32
+	RootOwner       *string
+	RootApplication *string
+	RootState       *string
+	RootSince       *time.Time
+	RootQuery       *string
 }
 
 // Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
@@ -119,6 +142,23 @@ type KeyName struct {
 	Key  int64
 	Name string
 	Ts   time.Time
+}
+
+// The row type of what lock.who() answers. Always empty. key; name (by number where no name is known); mode (shared, exclusive, or unknown: a holder on the row engine); granted (false: waits); pid (0: a prepared transaction); owner (the role); application; since (granted: when the transaction began; else when the wait did); blocked_by (the sessions that a waiter waits for, those in front in the queue included); state, transaction_since and query of the session; hint (a row of its own, whose mode, granted and pid are null: a key that looks alike is in use).
+type KeySession struct {
+	Key              int64
+	Name             string
+	Mode             *string
+	Granted          *bool
+	Pid              *int32
+	Owner            *string
+	Application      *string
+	Since            *time.Time
+	BlockedBy        []int32
+	State            *string
+	TransactionSince *time.Time
+	Query            *string
+	Hint             *string
 }
 
 // The leases that were granted and not released; one that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.

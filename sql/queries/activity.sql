@@ -18,3 +18,17 @@ select * from lock.activity order by kind, name;
 -- QueueDepth counts what is waiting to be done, per kind, queue and status. For dashboards: it counts row by row.
 -- name: QueueDepth :many
 select * from lock.queue_depth order by kind, queue_id, status;
+
+-- Blocked lists every session that waits for a key, or for a row of another kind, with who holds it and the session at the root of
+-- the chain. For operators: it asks the lock manager once for each waiting session.
+-- name: Blocked :many
+select * from lock.blocked order by since, pid;
+
+-- Who lists the sessions that hold a key or wait for it, holders first; a row with a Hint and no session says that the name which
+-- looks like the number is in use.
+-- name: Who :many
+select * from lock.who(key => sqlc.arg('key')::bigint);
+
+-- WhoName is Who for a name; its hint is about the number that looks like the name. 22023 when the name is empty or too long.
+-- name: WhoName :many
+select * from lock.who(name => sqlc.arg('name')::text);

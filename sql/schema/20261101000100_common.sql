@@ -328,7 +328,7 @@ $$;
 
 -- file: sql/functions/admin/granted_functions.sql
 -- +goose StatementBegin
--- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what the functions of key locks call, which run as the caller.
+-- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what functions and views call that run as the caller.
 create or replace function lock_internal.granted_functions()
 returns setof regprocedure
 language sql
@@ -345,7 +345,7 @@ as $$
           'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources', 'drop_unused_leases'
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace
-      and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key'])
+      and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key', 'row_at', 'waiters'])
     order by 1;
 $$;
 -- +goose StatementEnd

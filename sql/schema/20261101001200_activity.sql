@@ -13,17 +13,419 @@ end;
 $$;
 -- +goose StatementEnd
 
--- sqlc does not know pg_locks, so it reads the view's columns here, and the block below puts the query in.
+create table if not exists lock.key_session (
+    key                bigint       not null,
+    name               text         not null,
+    mode               text,
+    granted            boolean,
+    pid                integer,
+    owner              text,
+    application        text,
+    since              timestamptz,
+    blocked_by         integer[],
+    state              text,
+    transaction_since  timestamptz,
+    query              text,
+    hint               text
+);
+
+comment on table lock.key_session is
+    'The row type of what lock.who() answers. Always empty. key; name (by number where no name is known); mode (shared, exclusive, or unknown: a holder on the row engine); granted '
+    '(false: waits); pid (0: a prepared transaction); owner (the role); application; since (granted: when the transaction began; else when the wait did); blocked_by (the '
+    'sessions that a waiter waits for, those in front in the queue included); state, transaction_since and query of the session; hint (a '
+    'row of its own, whose mode, granted and pid are null: a key that looks alike is in use).';
+
+-- functions of activity: written by make migration, not by hand
+
+-- file: sql/functions/activity/row_at.sql
+-- +goose StatementBegin
+-- row_at names the row that somebody waits for, by the address that pg_locks shows; null: not a row with a name.
+--
+-- YugabyteDB has no such addresses, and shows no tuple locks. Only ids leave this function: roles call it through lock.blocked.
+create or replace function lock_internal.row_at(
+    relation  regclass,
+    page      integer,
+    tuple     smallint
+)
+returns text
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    id    text;
+    name  text;
+begin
+    id := case row_at.relation
+        when to_regclass('lock.locked_keys') then 'key'
+        when to_regclass('lock.mutex') then 'task_id'
+        when to_regclass('lock.timeout') then 'task_id'
+        when to_regclass('lock.time_slot') then 'task_id'
+        when to_regclass('lock.throttled_resource') then 'resource_id'
+        when to_regclass('lock.lease') then 'name'
+        when to_regclass('lock.lease_name') then 'name'
+        when to_regclass('lock.task') then 'queue_id || '': '' || id'
+        when to_regclass('lock.request') then 'queue_id || '': '' || entity_id'
+    end;
+    if id is null or lock_internal.is_yugabyte() then
+        return null;
+    end if;
+    execute format('select %s from %s where ctid = %L::tid', id, row_at.relation, format('(%s,%s)', row_at.page, row_at.tuple))
+    into name;
+    return name;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/activity/waiters.sql
+-- +goose StatementBegin
+-- waiters lists who waits for a key, or for a row of schema lock, and the root of the chain that each stands in.
+--
+-- It runs with the caller's rights, because that is what PostgreSQL hides the queries of other roles by.
+-- pg_locks is read once, and the lock manager is asked once for each waiting session of the server: a chain may lead through
+-- locks of any sort. An object is what is waited for. A node is a session's pid, or the virtual transaction
+-- of a prepared one. Of an object with two modes every holder is in front of whoever waits, if only behind another waiter. So the
+-- edges lead to holders alone, because those to the rest of the queue are as many as its square. The roots are carried backwards
+-- along the edges. On YugabyteDB pg_blocking_pids sees no row locks: ybdetails has the transactions.
+-- The planner takes a recursion for huge, and would compile what runs for milliseconds.
+create or replace function lock_internal.waiters()
+returns table (kind text, key bigint, id text, mode text, pid integer, owner text, application text, since timestamptz, query text, blocked_by integer[], held_by integer[], root_pid integer, root_owner text, root_application text, root_state text, root_since timestamptz, root_query text)
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+    with recursive seen as materialized (
+        select
+            pg_locks.pid,
+            pg_locks.granted,
+            pg_locks.locktype,
+            pg_locks.mode::text as mode,
+            pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database()) as here,
+            pg_locks.relation,
+            pg_locks.page,
+            pg_locks.tuple,
+            pg_locks.classid::bigint as classid,
+            pg_locks.objid::bigint as objid,
+            pg_locks.objsubid,
+            coalesce(pg_locks.pid::text, pg_locks.virtualtransaction) as node,
+            concat_ws(
+                ' ', pg_locks.locktype, pg_locks.database, pg_locks.relation, pg_locks.page, pg_locks.tuple, pg_locks.virtualxid,
+                pg_locks.transactionid, pg_locks.classid, pg_locks.objid, pg_locks.objsubid,
+                case when version() like '%-YB-%' then to_jsonb(pg_locks) #>> '{ybdetails,keyrangedetails}' end
+            ) as object,
+            case when not pg_locks.granted then (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz end as since,
+            case when version() like '%-YB-%' then to_jsonb(pg_locks) -> 'ybdetails' end as details
+        from pg_locks
+    ),
+    waiting as materialized (
+        select asked.*
+        from (
+            select
+                one.*,
+                array(
+                    select distinct blocker
+                    from unnest(case when one.details is null then pg_blocking_pids(one.pid) else array(
+                        select seen.pid
+                        from seen
+                        where seen.granted
+                          and seen.details ->> 'transactionid' in (select jsonb_array_elements_text(one.details -> 'blocked_by'))
+                    ) end) as blocker
+                    order by blocker
+                ) as blocked_by
+            from (
+                select distinct on (seen.pid) seen.*
+                from seen
+                where not seen.granted
+                order by seen.pid, seen.details #>> '{keyrangedetails,cols,0}'
+            ) as one
+        ) as asked
+        where asked.blocked_by <> '{}'
+    ),
+    holder as materialized (
+        select distinct
+            waiting.pid,
+            waiting.node,
+            coalesce(seen.pid, 0) as holder_pid,
+            seen.node as holder_node,
+            waiting.locktype in ('advisory', 'tuple', 'transactionid') or coalesce(seen.pid, 0) = any (waiting.blocked_by) as in_front
+        from waiting
+        join seen on seen.object = waiting.object and seen.granted and seen.pid is distinct from waiting.pid
+    ),
+    held as materialized (
+        select holder.pid, array_agg(holder.holder_pid order by holder.holder_pid) as pids
+        from holder
+        group by holder.pid
+    ),
+    edge as materialized (
+        select holder.node, holder.holder_node as behind
+        from holder
+        where holder.in_front
+        union all
+        select waiting.node, blocker::text
+        from waiting
+        cross join unnest(waiting.blocked_by) as blocker
+        where waiting.pid not in (select holder.pid from holder where holder.in_front)
+    ),
+    chain (node, root) as (
+        select edge.node, edge.behind
+        from edge
+        where edge.behind not in (select waiting.node from waiting)
+        union
+        select edge.node, chain.root
+        from chain
+        join edge on edge.behind = chain.node
+    ),
+    session as materialized (
+        select
+            pg_stat_activity.pid::text as node,
+            pg_stat_activity.pid,
+            pg_stat_activity.usename as owner,
+            pg_stat_activity.application_name as application,
+            pg_stat_activity.state,
+            pg_stat_activity.xact_start as since,
+            pg_stat_activity.query
+        from pg_stat_activity
+        union all
+        select
+            seen.node,
+            0,
+            pg_prepared_xacts.owner,
+            null,
+            'prepared',
+            pg_prepared_xacts.prepared,
+            format('prepare transaction %L', pg_prepared_xacts.gid)
+        from pg_prepared_xacts
+        join seen on seen.pid is null and seen.object = 'transactionid ' || pg_prepared_xacts.transaction
+    ),
+    root as (
+        select distinct on (chain.node) chain.node as waiter, session.*
+        from chain
+        join session on session.node = chain.root
+        order by chain.node, session.since, session.pid
+    ),
+    stored as materialized (
+        select
+            pg_class.oid,
+            case
+                when pg_class.relname = 'locked_keys' then 'key'
+                when pg_class.relname = 'throttled_resource' then 'throttle'
+                when pg_class.relname like 'lease%' then 'lease'
+                when pg_class.relname like 'request%' then 'request'
+                else pg_class.relname::text
+            end as kind
+        from pg_class
+        where pg_class.relnamespace = 'lock'::regnamespace
+          and pg_class.relkind = 'r'
+          and pg_class.relname <> 'key_name'
+    ),
+    place as (
+        select
+            waiting.pid,
+            'key' as kind,
+            lock.advisory_key((waiting.classid << 32) | waiting.objid)::text as id,
+            waiting.mode = 'ShareLock' as shared
+        from waiting
+        where waiting.locktype = 'advisory'
+          and waiting.objsubid = 1
+          and waiting.classid not in (0, 4294967295)
+          and waiting.here
+        union all
+        -- The row that a waiter is at.
+        select
+            waiting.pid,
+            stored.kind,
+            case
+                when at.tuple is not null then lock_internal.row_at(at.relation, at.page, at.tuple)
+                else waiting.details #>> '{keyrangedetails,cols,0}'
+            end,
+            at.mode in ('RowShareLock', 'AccessShareLock', '{STRONG_READ}')
+        from waiting
+        join seen as at on at.pid = waiting.pid and at.here and (at.locktype = 'tuple' or at.object = waiting.object and not at.granted)
+        join stored on stored.oid = at.relation
+        where waiting.locktype <> 'advisory'
+        union all
+        -- To wait for another's new row, or behind a row's newer version, leaves no address: the tables that the waiter has used.
+        select waiting.pid, string_agg(distinct stored.kind, ' or '), null, false
+        from waiting
+        join seen as used on used.pid = waiting.pid and used.here and used.locktype = 'relation' and used.mode in ('RowShareLock', 'RowExclusiveLock')
+        join stored on stored.oid = used.relation
+        where waiting.locktype in ('transactionid', 'spectoken')
+          and not exists (select from seen where seen.pid = waiting.pid and seen.locktype = 'tuple')
+        group by waiting.pid
+    )
+    select
+        place.kind,
+        case when place.kind = 'key' and place.id ~ '^-?[0-9]{1,19}$' then place.id::bigint end,
+        place.id,
+        case when place.shared then 'shared' else 'exclusive' end,
+        waiting.pid,
+        session.owner::text,
+        session.application,
+        waiting.since,
+        session.query,
+        waiting.blocked_by,
+        coalesce(behind.pids, held.pids, '{}'),
+        root.pid,
+        root.owner::text,
+        root.application,
+        root.state,
+        root.since,
+        root.query
+    from place
+    join waiting on waiting.pid = place.pid
+    left join held on held.pid = waiting.pid
+    -- Who holds the address of a row is the first that waits for the row.
+    left join held as behind on behind.pid = held.pids[1] and waiting.locktype = 'tuple'
+    left join session on session.node = waiting.node
+    left join root on root.waiter = waiting.node;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/activity/who.sql
+-- +goose StatementBegin
+-- who lists the sessions that hold a key, and those that wait for it.
+--
+-- It runs with the caller's rights, because that is what PostgreSQL hides the queries of other roles by.
+create or replace function lock.who(
+    key  bigint
+)
+returns setof lock.key_session
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if who.key is null then
+        raise exception 'key must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass a bigint, or a name of 1 to 1024 bytes.';
+    end if;
+    return query
+    select
+        activity.key,
+        activity.name,
+        activity.mode,
+        activity.granted,
+        activity.pid,
+        activity.owner,
+        pg_stat_activity.application_name,
+        activity.since,
+        activity.blocked_by,
+        pg_stat_activity.state,
+        pg_stat_activity.xact_start,
+        case when activity.pid > 0 then pg_stat_activity.query else activity.details end,
+        null::text
+    from lock.activity
+    left join pg_stat_activity on pg_stat_activity.pid = activity.pid
+    where activity.kind = 'key'
+      and activity.key = who.key
+    order by activity.granted desc, activity.since, activity.pid;
+
+    return query
+    select
+        alike.key,
+        who.key::text,
+        null::text, null::boolean, null::integer, null::text, null::text, null::timestamptz, null::integer[], null::text, null::timestamptz, null::text,
+        format('The name %L is another key than the number %s, and is in use: see lock.who(%1$L).', who.key, who.key)
+    from (select lock.key(who.key::text) as key) as alike
+    where exists (select from lock.activity where activity.kind = 'key' and activity.key = alike.key);
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.who(bigint) is
+    'Who holds a key, and who waits for it: a lock.key_session each, holders first, then waiters by when they began to wait; no row: nobody. Numbers and names that look '
+    'alike are different keys: when somebody holds or waits for the name ''42'', lock.who(42) ends with a row that says so in its column hint, and has no session. '
+    'For operators: waits for nobody, locks nothing, and may be called inside a transaction. What the sessions of other roles run, and since when, '
+    'shows for members of pg_monitor, and null or <insufficient privilege> for others. On the row engine of PostgreSQL holders show only while somebody waits for them, and who '
+    'waits for a key that is new does not. YugabyteDB shows transactions that are older than a second. Errors: 22004 null.';
+
+-- +goose StatementBegin
+create or replace function lock.who(
+    name  text
+)
+returns setof lock.key_session
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    wanted  constant bigint := lock.key(who.name);
+begin
+    return query
+    select
+        found.key,
+        who.name,
+        found.mode,
+        found.granted,
+        found.pid,
+        found.owner,
+        found.application,
+        found.since,
+        found.blocked_by,
+        found.state,
+        found.transaction_since,
+        found.query,
+        found.hint
+    from lock.who(wanted) as found
+    where found.hint is null;
+
+    if who.name !~ '^(0|-?[1-9][0-9]{0,18})$' or who.name::numeric not between -9223372036854775808 and 9223372036854775807 then
+        return;
+    end if;
+    return query
+    select
+        who.name::bigint,
+        who.name,
+        null::text, null::boolean, null::integer, null::text, null::text, null::timestamptz, null::integer[], null::text, null::timestamptz, null::text,
+        format('The number %s is another key than the name %L, and is in use: see lock.who(%1$s).', who.name, who.name)
+    where exists (select from lock.activity where activity.kind = 'key' and activity.key = who.name::bigint);
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.who(text) is
+    'As lock.who(bigint), for lock.key(name): it finds a name that nobody ever waited for, too. Its hint is about the number that looks like the name. '
+    'Errors: 22004 null, 22023 empty or longer than 1024 bytes.';
+
+-- end of functions
+
+-- sqlc does not know pg_locks, so it reads the views' columns here, and the block below puts the queries in.
+create or replace view lock.blocked with (security_barrier) as
+select
+    ''::text as kind,
+    null::bigint as key,
+    null::text as name,
+    ''::text as mode,
+    0::integer as pid,
+    null::text as owner,
+    null::text as application,
+    null::timestamptz as since,
+    null::text as query,
+    '{}'::integer[] as blocked_by,
+    '{}'::integer[] as held_by,
+    null::integer as root_pid,
+    null::text as root_owner,
+    null::text as root_application,
+    null::text as root_state,
+    null::timestamptz as root_since,
+    null::text as root_query
+where false;
+
 create or replace view lock.activity with (security_barrier) as
 select
     ''::text as kind,
     (''::text collate "C")::text as name,
+    null::bigint as key,
     ''::text as mode,
     false as granted,
     null::text as owner,
     null::integer as pid,
     null::timestamptz as since,
     null::timestamptz as until,
+    null::integer[] as blocked_by,
     ''::text as details
 where false;
 
@@ -31,55 +433,112 @@ where false;
 -- +goose StatementBegin
 do $$
 begin
+    create or replace view lock.blocked with (security_barrier) as
+    select
+        waiters.kind,
+        waiters.key,
+        case
+            when waiters.kind <> 'key' then waiters.id
+            when lock_internal.is_advisory() then (select min(key_name.name) from lock.key_name where key_name.key = waiters.key)
+            else (select locked_keys.name from lock.locked_keys where locked_keys.key = waiters.key)
+        end as name,
+        waiters.mode,
+        waiters.pid,
+        waiters.owner,
+        waiters.application,
+        waiters.since,
+        waiters.query,
+        waiters.blocked_by,
+        waiters.held_by,
+        waiters.root_pid,
+        waiters.root_owner,
+        waiters.root_application,
+        waiters.root_state,
+        waiters.root_since,
+        waiters.root_query
+    from lock_internal.waiters();
+
     create or replace view lock.activity with (security_barrier) as
     select
         'key'::text as kind,
-        coalesce(locked_keys.name, held.key::text) as name,
+        coalesce((select min(key_name.name) from lock.key_name where key_name.key = held.key), held.key::text) as name,
+        held.key,
         case when held.mode = 'ShareLock' then 'shared' else 'exclusive' end as mode,
         held.granted,
-        to_jsonb(pg_stat_activity) ->> 'usename' as owner,
-        held.pid,
-        coalesce(held.waits_since, pg_stat_activity.xact_start) as since,
+        coalesce(to_jsonb(pg_stat_activity.usename), to_jsonb(prepared.owner)) #>> '{}' as owner,
+        coalesce(held.pid, 0) as pid,
+        coalesce(held.waits_since, pg_stat_activity.xact_start, prepared.prepared) as since,
         null::timestamptz as until,
-        coalesce(nullif(pg_stat_activity.application_name, '') || ': ', '') || coalesce(pg_stat_activity.query, '') as details
+        case when not held.granted then array(select distinct unnest(pg_blocking_pids(held.pid)) order by 1) end as blocked_by,
+        coalesce(
+            'prepare transaction ' || quote_literal(prepared.gid),
+            coalesce(nullif(pg_stat_activity.application_name, '') || ': ', '') || coalesce(pg_stat_activity.query, '')
+        ) as details
     from (
         select
             lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint) as key,
             pg_locks.mode,
             pg_locks.granted,
             pg_locks.pid,
-            (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz as waits_since
+            pg_locks.virtualtransaction,
+            case when not pg_locks.granted then (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz end as waits_since
         from pg_locks
         where pg_locks.locktype = 'advisory'
           and pg_locks.objsubid = 1
+          and pg_locks.classid::bigint not in (0, 4294967295)
           and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
     ) as held
-    join lock.locked_keys on locked_keys.key = held.key
+    left join pg_stat_activity on pg_stat_activity.pid = held.pid
+    left join (
+        select pg_prepared_xacts.*, pg_locks.virtualtransaction
+        from pg_prepared_xacts
+        join pg_locks on pg_locks.transactionid = pg_prepared_xacts.transaction and pg_locks.pid is null
+    ) as prepared on held.pid is null and prepared.virtualtransaction = held.virtualtransaction
+    where lock_internal.is_advisory()
+    union all
+    select
+        'key', coalesce(blocked.name, blocked.key::text, 'unknown'), blocked.key, blocked.mode, false, blocked.owner, blocked.pid,
+        blocked.since, null, blocked.blocked_by, coalesce(nullif(blocked.application, '') || ': ', '') || coalesce(blocked.query, '')
+    from lock.blocked
+    where blocked.kind = 'key'
+      and not lock_internal.is_advisory()
+    union all
+    select
+        'key', coalesce(held.name, held.key::text, 'unknown'), held.key, 'unknown', true, to_jsonb(pg_stat_activity.usename) #>> '{}', held.pid,
+        pg_stat_activity.xact_start, null, null,
+        coalesce(nullif(pg_stat_activity.application_name, '') || ': ', '') || coalesce(pg_stat_activity.query, '')
+    from (
+        select distinct blocked.key, blocked.name, holder as pid
+        from lock.blocked
+        cross join unnest(blocked.held_by) as holder
+        where blocked.kind = 'key'
+          and not lock_internal.is_advisory()
+    ) as held
     left join pg_stat_activity on pg_stat_activity.pid = held.pid
     union all
     select
-        'mutex', mutex.task_id, 'exclusive', true, mutex.owner, null, mutex.acquired_at, null, ''
+        'mutex', mutex.task_id, null, 'exclusive', true, mutex.owner, null, mutex.acquired_at, null, null, ''
     from lock.mutex
     where mutex.acquired
     union all
     select
-        'timeout', timeout_status.task_id, 'exclusive', true, null, null, timeout_status.ts, timeout_status.free_at, ''
+        'timeout', timeout_status.task_id, null, 'exclusive', true, null, null, timeout_status.ts, timeout_status.free_at, null, ''
     from lock.timeout_status
     where timeout_status.locked
     union all
     select
-        'throttle', throttled_resource_status.resource_id, case throttled_resource_status.permits when 1 then 'exclusive' else 'permit' end, true, null, null, throttled_resource_status.last_locked,
-        throttled_resource_status.free_at, throttled_resource_status.last_locker_details
+        'throttle', throttled_resource_status.resource_id, null, case throttled_resource_status.permits when 1 then 'exclusive' else 'permit' end, true, null, null, throttled_resource_status.last_locked,
+        throttled_resource_status.free_at, null, throttled_resource_status.last_locker_details
     from lock.throttled_resource_status
     where throttled_resource_status.throttled
     union all
     select
-        'lease', lease_holder.name, 'permit', true, lease_holder.owner, null, lease_holder.acquired_at, lease_holder.expires_at,
-        'token ' || lease_holder.token
+        'lease', lease_holder.name, null, 'permit', true, lease_holder.owner, null, lease_holder.acquired_at, lease_holder.expires_at,
+        null, 'token ' || lease_holder.token
     from lock.lease_holder
     union all
     select
-        'task', task.queue_id || ': ' || task.id, 'exclusive', true, task.owner, null, task.changed_at, task.deadline, 'attempt ' || task.attempt
+        'task', task.queue_id || ': ' || task.id, null, 'exclusive', true, task.owner, null, task.changed_at, task.deadline, null, 'attempt ' || task.attempt
     from lock.task
     where task.status = 'in_progress';
 end;
@@ -87,11 +546,17 @@ $$;
 -- +goose StatementEnd
 
 comment on view lock.activity is
-    'What is held now, and who waits for a key, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until '
-    'released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by '
+    'What is held now, and who waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until '
+    'released), blocked_by (whom a waiter waits for), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by '
     'its number until somebody who waited for it by name has committed, and a program''s own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. '
-    'Keys on the advisory engine only: the row engine''s locks are rows, and PostgreSQL lists who waits for rows in '
-    'pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.';
+    'On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.';
+
+comment on view lock.blocked is
+    'Who waits for a key, or for a row of another kind, one row for each session: kind, key, name, mode, pid, owner, application, since (when the wait began), query; blocked_by (whom it waits for, those '
+    'in front in the queue included; 0: a prepared transaction); held_by (who holds what it waits for); and the root, at the end of the chain: the session that waits for nobody, and of several the one whose '
+    'transaction is the oldest: root_pid, root_owner, root_application, root_state, root_since (when its transaction began), root_query. root_pid null: a cycle, until the server breaks it. A row has '
+    'a name when the server shows where it is; kind is then its table''s, else that of the tables that the session has used. What sessions of other roles run, and '
+    'since when, shows to members of pg_monitor. Put together from several looks at a moving picture. For operators: it locks nothing, and asks the lock manager once for each waiting session.';
 
 create or replace view lock.queue_depth with (security_barrier) as
 select
@@ -130,9 +595,26 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-select lock_internal.refuse_dependents('{lock.queue_depth, lock.activity}');
+select lock_internal.refuse_dependents('{lock.queue_depth, lock.activity, lock.blocked, lock.key_session}');
 
 drop view if exists lock.queue_depth;
 drop view if exists lock.activity;
+drop view if exists lock.blocked;
+
+-- functions of activity: written by make migration, not by hand
+
+-- gone: sql/functions/activity/who.sql
+drop function if exists lock.who(bigint);
+drop function if exists lock.who(text);
+
+-- gone: sql/functions/activity/waiters.sql
+drop function if exists lock_internal.waiters();
+
+-- gone: sql/functions/activity/row_at.sql
+drop function if exists lock_internal.row_at(regclass, integer, smallint);
+
+-- end of functions
+
+drop table if exists lock.key_session;
 
 select lock_internal.end_migration(20261101001200, 'down');

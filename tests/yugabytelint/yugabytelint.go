@@ -40,7 +40,7 @@ var Rules = map[string]string{
 	"index storage":       "an index, unique or primary key takes no storage parameters",
 	"range index":         "the first key of an index is hashed there unless it says asc or desc, and a hashed time serves no range",
 	"key type":            "json, arrays, intervals, network addresses, ranges, bits, text search and composites cannot be index keys",
-	"system column":       "ctid, xmin, xmax, cmin and cmax do not exist",
+	"system column":       "ctid, xmin, xmax, cmin and cmax do not exist: ask lock_internal.is_yugabyte() first",
 	"lock table":          "lock table works for access share alone",
 	"collate":             "no collation but \"C\"",
 	"type reference":      "no %type in a signature",
@@ -52,7 +52,7 @@ var Rules = map[string]string{
 	"caught conflict":     "a handler of 40001 or 40P01 keeps the server from retrying the statement",
 	"unguarded setting":   "a yb_ setting fails on PostgreSQL: set_config behind current_setting(..., true)",
 	"unguarded notify":    "pg_notify raises 0A000 while yb_enable_listen_notify is off, and notify always can: ask current_setting first",
-	"blocking pids":       "pg_blocking_pids does not see row locks there",
+	"blocking pids":       "pg_blocking_pids does not see row locks there: read ybdetails as well, or ask lock_internal.is_advisory()",
 	"skip locked join":    "skip locked on two tables fails: name the one with of",
 	"not idempotent":      "DDL does not roll back there, so a migration that died must bear being run again",
 }
@@ -209,7 +209,7 @@ func (c *checker) node(node any, statement string) {
 
 	case *pg_query.ColumnRef:
 		if last := n.Fields[len(n.Fields)-1].GetString_(); last != nil &&
-			slices.Contains([]string{"ctid", "xmin", "xmax", "cmin", "cmax"}, last.Sval) {
+			slices.Contains([]string{"ctid", "xmin", "xmax", "cmin", "cmax"}, last.Sval) && !strings.Contains(c.body, "lock_internal.is_yugabyte()") {
 			c.refuse("system column", "%s", last.Sval)
 		}
 	case *pg_query.LockStmt:
@@ -402,7 +402,9 @@ func (c *checker) call(n *pg_query.FuncCall) {
 	name := n.Funcname[len(n.Funcname)-1].GetString_().GetSval()
 	switch name {
 	case "pg_blocking_pids", "pg_safe_snapshot_blocking_pids":
-		c.refuse("blocking pids", "%s", name)
+		if !strings.Contains(c.body, "ybdetails") && !strings.Contains(c.body, "lock_internal.is_advisory()") {
+			c.refuse("blocking pids", "%s", name)
+		}
 	case "pg_notify":
 		if !strings.Contains(c.body, "yb_enable_listen_notify") {
 			c.refuse("unguarded notify", "pg_notify")

@@ -126,6 +126,8 @@ func TestLintYugabyteRules(t *testing.T) {
 			function("null; exception when lock_not_available then null;"),
 			function("if current_setting('yb_x', true) is not null then perform set_config('yb_x', 'on', true); end if;"),
 			function("if current_setting('yb_enable_listen_notify', true) is distinct from 'off' then perform pg_notify('x', ''); end if;"),
+			function("if not lock_internal.is_yugabyte() then execute 'select from t where ctid = $1' using a; end if;"),
+			function("perform pg_blocking_pids(1) where lock_internal.is_advisory();"),
 			function("execute format('grant select on %s to %I', a, b); execute 'select ' || quote_literal(c);"),
 			"create or replace function f() returns setof lock.t language plpgsql as $$ declare\n  x  lock.t;\nbegin select 1 into x.a; x.a := 2; return next x; end $$",
 			"select from a join b using (c) for update of a skip locked",

@@ -133,6 +133,14 @@ func showKeys(ctx context.Context, d *demo) error {
 		}
 	}
 	time.Sleep(100 * time.Millisecond) // The last ones are about to say that they wait.
+	var waiting int
+	var behind string
+	err = d.conn.QueryRow(ctx, "select count(*), coalesce(string_agg(distinct split_part(root_application, '/', 2) || ', ' || root_state, '; '), 'nobody') "+
+		"from lock.blocked where application like $1 || '/%'", d.schema).Scan(&waiting, &behind)
+	if err != nil {
+		return err
+	}
+	d.say("asks lock.blocked: %d wait, and the root of it is %s", waiting, behind)
 	d.say("lets go of both")
 	if _, err := gate.Exec(ctx, "commit"); err != nil {
 		return err
