@@ -276,7 +276,23 @@ func TestBlocked(t *testing.T) {
 			behind.ends()
 			rollback()
 		})
-		if e.engine == advisory {
+		if e.engine == row {
+			t.Run("sharers, one at a time", func(t *testing.T) {
+				for _, s := range []*session{a, b} {
+					s.exec("begin")
+					s.exec("select lock.shared('k')")
+				}
+				alone := c.start("select lock.exclusive('k')").blocked()
+				got := who.blocked(t, e.pool)
+				for _, first := range []string{"a", "b"} {
+					if got == strings.ReplaceAll("c key k exclusive, behind ?, held by ?, root ? idle in transaction ?'s: select lock.shared('k')", "?", first) {
+						got = ""
+					}
+				}
+				wantLines(t, got)
+				rollback(alone)
+			})
+		} else {
 			t.Run("sharers", func(t *testing.T) {
 				for _, s := range []*session{a, b} {
 					s.exec("begin")
@@ -345,6 +361,19 @@ func TestBlockedRows(t *testing.T) {
 			b.exec("rollback")
 		})
 	}
+	t.Run("a whole table", func(t *testing.T) {
+		owner := e.sessionAs(t, e.owner)
+		who[int32(owner.pid)] = "owner"
+		a.exec("begin")
+		a.exec("select lock.create_task('new', 'q')")
+		owner.exec("begin")
+		owner.exec("select lock.create_task('other', 'q')")
+		waiter := owner.start("lock table lock.task").blocked()
+		wantLines(t, who.blocked(t, e.pool), "owner task ? exclusive, behind a, held by a, root a idle in transaction : select lock.create_task('new', 'q')")
+		a.exec("rollback")
+		waiter.ends()
+		owner.exec("rollback")
+	})
 	t.Run("a row of a table of the program's own is none of ours", func(t *testing.T) {
 		e.sessionAs(t, e.super).exec("create table public.t as select 1 as n; grant all on public.t to public")
 		a.exec("begin")

@@ -66,7 +66,7 @@ func TestAttackBySearchPath(t *testing.T) {
 			e := openEmpty(t, advisory)
 			thief := outsider(t, e)
 			e.sessionAs(t, e.super).exec("grant create on schema public to public")
-			thief.exec(`create function public.to_jsonb(pg_catalog.pg_stat_activity) returns jsonb language plpgsql as $$ begin return '{}'; end $$`)
+			thief.exec(`create function public.to_jsonb(pg_catalog.name) returns jsonb language plpgsql as $$ begin return '{}'; end $$`)
 			must(t, migrateFrom(t, e.owner, c.files))
 			if got := get[int](e.sessionAs(t, e.super), bound) > 0; got != c.want {
 				t.Errorf("a view runs what the outsider planted: %v", got)

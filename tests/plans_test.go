@@ -10,7 +10,7 @@ import (
 )
 
 // planCalls are calls of everything that is called often, each in the states that it meets.
-const planCalls = `select lock.exclusive('a'); select lock.exclusive('a'); select lock.shared(5); select lock.try_exclusive(2, '1 s');
+const planCalls = `select lock.exclusive('a'); select lock.exclusive('a'); select lock.shared(5); select lock.try_exclusive(2, '1 s'); select lock.who('a'); select from lock.blocked;
 select lock.acquire_mutex('a'); select lock.acquire_mutex('a'); select lock.release_mutex('a'); select lock.release_mutex('a'); select lock.acquire_mutex('a');
 select lock.create_timeout('t', '1 microsecond'); select lock.acquire_timeout('t'); select lock.acquire_timeout('t');
 select lock.acquire_time_slot('t', '1 microsecond'); select lock.acquire_time_slot('t', '1 day'); select lock.acquire_time_slot('t', '1 day');
