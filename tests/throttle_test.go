@@ -219,7 +219,7 @@ func TestThrottleCrowd(t *testing.T) {
 	if n := twoPermits("two"); n != 2 {
 		t.Fatalf("%d grants of 2 permits", n)
 	}
-	mutate(t, e, "lock_throttled_permit", "for no key update skip locked\n    )\n    returning", ")\n    returning")
+	mutate(t, e, "lock_throttled_permit", "for no key update skip locked\n        )\n        returning", ")\n        returning")
 	if n := twoPermits("mutated"); n != 3 {
 		t.Fatalf("the checker does not catch a call that does not lock what it tests: %d grants", n)
 	}

@@ -2,8 +2,8 @@
 --
 -- Each permit is granted at most once per interval, so no window has more grants than there are permits. Those that open
 -- transactions have are skipped, and the next oldest is taken. The oldest is looked at first on its own: when its interval has not
--- passed, that of no other has, and no other is looked at. unused_since, as it was read, is stored anew when it is of another hour,
--- unless somebody else does. A plan that is made while the table is empty is kept, and must not scan it later.
+-- passed, that of no other has, and nothing else is looked at. unused_since, as it was read, is stored anew when it is of another
+-- hour, unless somebody else does. A plan that is made while the table is empty is kept, and must not scan it later.
 create or replace function lock_internal.lock_throttled_permit(
     resource_id   text,
     details       text,
@@ -18,39 +18,47 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    granted  boolean;
+    free     boolean;
+    ahead    boolean;
+    granted  boolean := false;
     until    timestamp;
 begin
-    update lock.throttled_permit
-    set
-        last_locked = lock_throttled_permit.right_now,
-        last_locker_details = lock_throttled_permit.details,
-        previously_locked = throttled_permit.last_locked
-    where throttled_permit.resource_id = lock_throttled_permit.resource_id
-      and throttled_permit.permit = (
-        select ready.permit
-        from lock.throttled_permit as ready
-        where ready.resource_id = lock_throttled_permit.resource_id
-          and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(lock_throttled_permit.right_now)
-          and (
+    select
+        (
             select lock_internal.utc(oldest.last_locked) + oldest.throttle_interval < lock_internal.utc(lock_throttled_permit.right_now)
             from lock.throttled_permit as oldest
             where oldest.resource_id = lock_throttled_permit.resource_id
             order by oldest.last_locked
             limit 1
-          )
-        order by ready.last_locked
-        limit 1
-        for no key update skip locked
-    )
-    returning lock_internal.full_hour(lock_internal.utc(lock_throttled_permit.right_now) + throttled_permit.throttle_interval) into until;
-    granted := found;
-    if not granted and exists (
-        select
-        from lock.throttled_permit
+        ),
+        (
+            select newest.last_locked > lock_throttled_permit.right_now
+            from lock.throttled_permit as newest
+            where newest.resource_id = lock_throttled_permit.resource_id
+            order by newest.last_locked desc
+            limit 1
+        )
+    into free, ahead;
+    if free then
+        update lock.throttled_permit
+        set
+            last_locked = lock_throttled_permit.right_now,
+            last_locker_details = lock_throttled_permit.details,
+            previously_locked = throttled_permit.last_locked
         where throttled_permit.resource_id = lock_throttled_permit.resource_id
-          and throttled_permit.last_locked > lock_throttled_permit.right_now
-    ) then
+          and throttled_permit.permit = (
+            select ready.permit
+            from lock.throttled_permit as ready
+            where ready.resource_id = lock_throttled_permit.resource_id
+              and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(lock_throttled_permit.right_now)
+            order by ready.last_locked
+            limit 1
+            for no key update skip locked
+        )
+        returning lock_internal.full_hour(lock_internal.utc(lock_throttled_permit.right_now) + throttled_permit.throttle_interval) into until;
+        granted := found;
+    end if;
+    if not granted and ahead then
         update lock.throttled_permit
         set last_locked = clock_timestamp(), previously_locked = least(throttled_permit.previously_locked, clock_timestamp())
         where throttled_permit.resource_id = lock_throttled_permit.resource_id
