@@ -1,15 +1,16 @@
 package main
 
 const (
-	someID       = "\\set n random(1, 100000)\n"
-	someResource = "\\set n random(1, 1000)\n"
+	someID      = "\\set n random(1, 100000)\n"
+	someOne     = "\\set n random(1, 10000)\n"
+	someHundred = "\\set n random(1, 100)\n"
 )
 
-// permits makes 1,000 throttled resources of 1 permit, and as many of 100.
+// permits makes 10,000 throttled resources of 1 permit, and 100 of 100, which is as many rows.
 func permits(interval string) []string {
 	return []string{
-		"select lock.create_throttled_resource('one' || n, '" + interval + "') from generate_series(1, 1000) n",
-		"select lock.create_throttled_resource('hundred' || n, '" + interval + "', 100) from generate_series(1, 1000) n",
+		"select lock.create_throttled_resource('one' || n, '" + interval + "') from generate_series(1, 10000) n",
+		"select lock.create_throttled_resource('hundred' || n, '" + interval + "', 100) from generate_series(1, 100) n",
 	}
 }
 
@@ -87,20 +88,20 @@ select lock.release_mutex(('id' || :n)::text);`, atLeast: 0.85},
 			scripts: []script{look,
 				{name: "lock.lock_throttled_resource", sql: someID + "select lock.lock_throttled_resource(('id' || :n)::text, 'bench');", atLeast: 0.6},
 			}},
-		comparison{kind: "throttle", name: "lock, 1 permit and 100, 1,000 ids",
+		comparison{kind: "throttle", name: "lock, 10,000 ids of 1 permit and 100 of 100",
 			setup: permits("1 microsecond"),
 			scripts: []script{
-				{name: "1 permit", sql: someResource + "select lock.lock_throttled_resource(('one' || :n)::text, 'bench');"},
-				{name: "100 permits", sql: someResource + "select lock.lock_throttled_resource(('hundred' || :n)::text, 'bench');", atLeast: 0.67, prepared: 0.67},
+				{name: "1 permit", sql: someOne + "select lock.lock_throttled_resource(('one' || :n)::text, 'bench');"},
+				{name: "100 permits", sql: someHundred + "select lock.lock_throttled_resource(('hundred' || :n)::text, 'bench');", atLeast: 0.67, prepared: 0.67},
 			}},
-		comparison{kind: "throttle", name: "denied, 1 permit and 100, 1,000 ids",
+		comparison{kind: "throttle", name: "denied, 10,000 ids of 1 permit and 100 of 100",
 			setup: append(permits("1 year"),
 				"update lock.throttled_resource set last_locked = now(), last_locker_details = 'bench' where permits = 1",
 				"update lock.throttled_permit set last_locked = now() - permit * interval '1 second', last_locker_details = 'bench'",
 				"vacuum analyze lock.throttled_permit"),
 			scripts: []script{
-				{name: "1 permit", sql: someResource + "select lock.lock_throttled_resource(('one' || :n)::text, 'bench');"},
-				{name: "100 permits", sql: someResource + "select lock.lock_throttled_resource(('hundred' || :n)::text, 'bench');", atLeast: 0.67, prepared: 0.67},
+				{name: "1 permit", sql: someOne + "select lock.lock_throttled_resource(('one' || :n)::text, 'bench');"},
+				{name: "100 permits", sql: someHundred + "select lock.lock_throttled_resource(('hundred' || :n)::text, 'bench');", atLeast: 0.67},
 			}},
 		comparison{kind: "throttle", name: "denied by an open transaction, one id",
 			setup: append(flags, "select lock.create_throttled_resource('id1', '1 minute')"),
