@@ -22,7 +22,8 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/seed4787c507/locks"
-	"github.com/seed4787c507/locks/tests/server"
+	"github.com/seed4787c507/locks/lockstest/server"
+	"github.com/seed4787c507/locks/tests/container"
 )
 
 const (
@@ -73,7 +74,7 @@ func run(m *testing.M) int {
 			return refuse(name, errors.New("LOCKS_TEST_URL is not set"))
 		}
 	case "container":
-		url, stop, err := server.Container(ctx)
+		url, stop, err := container.Start(ctx)
 		if err != nil {
 			return refuse(name, err)
 		}
@@ -82,7 +83,7 @@ func run(m *testing.M) int {
 	case "yugabyte", "yugabyte-plain":
 		target.url = os.Getenv("LOCKS_TEST_YUGABYTE_URL")
 		if target.url == "" {
-			url, stop, err := server.Yugabyte(ctx, name == "yugabyte")
+			url, stop, err := container.Yugabyte(ctx, name == "yugabyte")
 			if err != nil {
 				return refuse(name, err)
 			}
