@@ -96,15 +96,15 @@ func (h *host) name() string {
 // sweep drops what test binaries left behind that were killed. A database that somebody looks into stays for another time.
 func (h *host) sweep(ctx context.Context) {
 	rows, _ := h.mark.Query(ctx, `
-		select datname
+		select pg_database.datname
 		from pg_database
-		where datname ~ '^lockstest_[0-9]+_[0-9]+$'
-		  and pg_has_role(datdba, 'usage')
+		where pg_database.datname ~ '^lockstest_[0-9]+_[0-9]+$'
+		  and pg_has_role(pg_database.datdba, 'usage')
 		  and not exists (
 			select
 			from pg_stat_activity
-			where pid = split_part(datname, '_', 2)::integer
-			  and pid <> pg_backend_pid()
+			where pg_stat_activity.pid = split_part(pg_database.datname, '_', 2)::integer
+			  and pg_stat_activity.pid <> pg_backend_pid()
 		  )`)
 	left, _ := pgx.CollectRows(rows, pgx.RowTo[string])
 	for _, name := range left {

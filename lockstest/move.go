@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Expire ends all leases on a name as if their time had run out just now. Who waits for one is told. The test fails when nobody has
-// one, and when an open transaction has asserted one, since such a lease cannot be taken over.
+// Expire ends all leases on a name as if their time had run out just now. Who waits for one is told; one that an open transaction has
+// asserted cannot be taken over before that ends. The test fails when nobody has a lease on the name.
 //
 // The pool, here and below, is Pool's or another of the owner of schema lock.
 func Expire(t testing.TB, pool *pgxpool.Pool, name string) {
