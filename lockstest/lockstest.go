@@ -71,7 +71,7 @@ var theHost = sync.OnceValues(func() (*host, error) {
 		}
 	}
 	if h.mark, err = pgx.Connect(ctx, h.url); err != nil {
-		return nil, fmt.Errorf("LOCKSTEST_URL: %w", err)
+		return nil, fmt.Errorf("the server (LOCKSTEST_URL, or our own): %w", err)
 	}
 	var version, owner string
 	err = h.mark.QueryRow(ctx, "select version(), (select oid::text from pg_roles where rolname = current_user)").Scan(&version, &owner)

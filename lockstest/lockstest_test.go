@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -129,6 +130,12 @@ func TestBinary(t *testing.T) {
 		t.Skip("this is for the other tests to start")
 	}
 	pool := Pool(t)
+	// What ends the server must not be taken for garbage.
+	collected := make(chan bool)
+	runtime.SetFinalizer(new([16]byte), func(*[16]byte) { close(collected) })
+	runtime.GC()
+	<-collected
+	runtime.GC()
 	fmt.Printf("pool %s\n", pool.Config().ConnString())
 	io.Copy(io.Discard, os.Stdin)
 }
@@ -348,6 +355,11 @@ func TestServerEnds(t *testing.T) {
 		b := start(t, "LOCKSTEST_IMAGE=postgres:0", "PATH="+dir+":"+os.Getenv("PATH"))
 		if b.url == "" {
 			t.Fatal(b.out)
+		}
+		_, err = connect(t, b.url).Exec(ctx, "select pg_sleep(0.1)") // a moment, in which a wrong removal would come
+		must(t, err)
+		if log, err := os.ReadFile(filepath.Join(dir, "log")); err != nil || strings.Contains(string(log), "\nrm ") {
+			t.Fatalf("the container is removed too early: %v, %s", err, log)
 		}
 		must(t, b.Process.Kill())
 		eventually(t, "the container is removed", func() bool {

@@ -129,7 +129,10 @@ func guard(ending string, args ...string) (*os.File, error) {
 		w.Close()
 		return nil, err
 	}
-	go cmd.Wait()
+	go func() {
+		cmd.Wait()
+		runtime.KeepAlive(w) // A file that nobody has any more would be closed.
+	}()
 	return w, nil
 }
 
