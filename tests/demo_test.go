@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/seed4787c507/locks/tests/server"
+	"github.com/seed4787c507/locks/lockstest/server"
 )
 
 func TestDemo(t *testing.T) {

@@ -115,6 +115,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log"
+	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -124,10 +125,12 @@ import (
 
 	"github.com/seed4787c507/locks"
 	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/lockstest"
 )
 
 var (
-	_      = []any{errors.Is, log.Printf, time.Now, pgx.BeginFunc, locks.NewMutex, db.New, goose.NewProvider, lock.NewPostgresSessionLocker}
+	_      = []any{errors.Is, log.Printf, time.Now, pgx.BeginFunc, locks.NewMutex, db.New, goose.NewProvider, lock.NewPostgresSessionLocker, lockstest.Pool}
+	t      *testing.T
 	ctx    context.Context
 	pool   *pgxpool.Pool
 	tx     pgx.Tx

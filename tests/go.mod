@@ -8,6 +8,7 @@ require (
 	github.com/pressly/goose/v3 v3.29.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/seed4787c507/locks v0.0.0
+	github.com/seed4787c507/locks/lockstest v0.0.0
 	github.com/testcontainers/testcontainers-go v0.44.0
 	github.com/testcontainers/testcontainers-go/modules/postgres v0.44.0
 	golang.org/x/sync v0.24.0
@@ -75,6 +76,8 @@ require (
 )
 
 replace github.com/seed4787c507/locks => ../
+
+replace github.com/seed4787c507/locks/lockstest => ../lockstest
 
 // Some module proxies do not have this version. Nothing but a terminal on Windows uses it, and an older one does.
 exclude github.com/Azure/go-ansiterm v0.0.0-20261006220739-8c912ac31dd4

@@ -22,7 +22,8 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/seed4787c507/locks"
-	"github.com/seed4787c507/locks/tests/server"
+	"github.com/seed4787c507/locks/lockstest/server"
+	"github.com/seed4787c507/locks/tests/container"
 )
 
 const (
@@ -43,6 +44,8 @@ var target struct {
 	own     *server.Server
 	version string
 	number  int // server_version_num
+	// migrations is a digest of them: a template is of one version.
+	migrations string
 	// yugabyte: one engine, no clones, and what asks for PostgreSQL's insides is skipped by onlyPostgreSQL.
 	yugabyte bool
 }
@@ -73,7 +76,7 @@ func run(m *testing.M) int {
 			return refuse(name, errors.New("LOCKS_TEST_URL is not set"))
 		}
 	case "container":
-		url, stop, err := server.Container(ctx)
+		url, stop, err := container.Start(ctx)
 		if err != nil {
 			return refuse(name, err)
 		}
@@ -82,7 +85,7 @@ func run(m *testing.M) int {
 	case "yugabyte", "yugabyte-plain":
 		target.url = os.Getenv("LOCKS_TEST_YUGABYTE_URL")
 		if target.url == "" {
-			url, stop, err := server.Yugabyte(ctx, name == "yugabyte")
+			url, stop, err := container.Yugabyte(ctx, name == "yugabyte")
 			if err != nil {
 				return refuse(name, err)
 			}
@@ -126,14 +129,18 @@ func prepare() error {
 	if target.yugabyte {
 		return nil // it makes no clones: each test migrates its own database
 	}
+	if target.migrations, err = server.Digest(locks.Migrations); err != nil {
+		return err
+	}
 	for _, engine := range engines() {
-		if _, err := conn.Exec(ctx, "drop database if exists "+template(engine)); err != nil {
-			return err
-		}
-		if err := create(conn, template(engine), "template0", engine); err != nil {
-			return err
-		}
-		if err := fill(template(engine)); err != nil {
+		scratch := newDatabase()
+		err := server.Template(ctx, conn, template(engine), scratch, func() error {
+			if err := create(conn, scratch, "template0", engine); err != nil {
+				return err
+			}
+			return fill(scratch)
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -171,7 +178,9 @@ func fill(database string) error {
 	return err
 }
 
-func template(engine string) string { return "locks_test_" + engine }
+func template(engine string) string { return "locks_test_" + engine + "_" + target.migrations }
+
+func newDatabase() string { return fmt.Sprintf("locks_test_%d_%d", os.Getpid(), databases.Add(1)) }
 
 // create makes a database for the owner whose next first migration chooses engine.
 func create(conn *pgx.Conn, name, template, engine string) error {
@@ -277,7 +286,7 @@ func openFrom(t *testing.T, engine, from string) *env {
 		ddl.Lock() // DDL of several databases at once runs into catalogue version mismatches
 		defer ddl.Unlock()
 	}
-	name := fmt.Sprintf("locks_test_%d_%d", os.Getpid(), databases.Add(1))
+	name := newDatabase()
 	conn, err := pgx.Connect(ctx, target.url)
 	must(t, err)
 	defer conn.Close(ctx)

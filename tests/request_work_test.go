@@ -23,7 +23,7 @@ import (
 
 	"github.com/seed4787c507/locks"
 	"github.com/seed4787c507/locks/db"
-	"github.com/seed4787c507/locks/tests/server"
+	"github.com/seed4787c507/locks/lockstest/server"
 )
 
 // requestProcessURL makes this binary a worker process that can be killed; see startRequestProcess.

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/seed4787c507/locks"
-	"github.com/seed4787c507/locks/tests/server"
+	"github.com/seed4787c507/locks/lockstest/server"
 )
 
 // A comparison runs its scripts in turn, round after round, in one database of its own.

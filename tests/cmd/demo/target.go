@@ -9,7 +9,8 @@ import (
 	"os/exec"
 	"strings"
 
-	"github.com/seed4787c507/locks/tests/server"
+	"github.com/seed4787c507/locks/lockstest/server"
+	"github.com/seed4787c507/locks/tests/container"
 )
 
 // A target is the PostgreSQL that the demo runs on.
@@ -35,7 +36,7 @@ func findTarget(ctx context.Context, keep bool) (*target, error) {
 		return t, err
 	}
 	fmt.Println("No PostgreSQL binaries; trying a container.")
-	t, err = container(ctx, keep)
+	t, err = inContainer(ctx, keep)
 	if err == nil || ctx.Err() != nil {
 		return t, err
 	}
@@ -58,12 +59,12 @@ func throwaway(ctx context.Context, keep bool) (*target, error) {
 	}, nil
 }
 
-func container(ctx context.Context, keep bool) (*target, error) {
+func inContainer(ctx context.Context, keep bool) (*target, error) {
 	if keep {
 		// The reaper would remove the container when this process ends.
 		os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	}
-	address, stop, err := server.Container(ctx)
+	address, stop, err := container.Start(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/seed4787c507/locks/tests/server"
+	"github.com/seed4787c507/locks/lockstest/server"
+	"github.com/seed4787c507/locks/tests/container"
 )
 
 // A target is a server to run the tests against, or the reason why it cannot be had.
@@ -79,11 +80,11 @@ func find(name, bin string, pull bool) []target {
 			t.why = errors.New("LOCKS_TEST_URL is not set")
 		}
 	case "container":
-		t.why = server.ContainerReady(context.Background(), pull)
+		t.why = container.Ready(context.Background(), pull)
 	case "yugabyte":
-		t.why = server.YugabyteReady(context.Background(), pull)
+		t.why = container.YugabyteReady(context.Background(), pull)
 	case "yugabyte-plain":
-		t.why = server.YugabyteReady(context.Background(), pull)
+		t.why = container.YugabyteReady(context.Background(), pull)
 		if os.Getenv("LOCKS_TEST_YUGABYTE_URL") != "" {
 			t.why = errors.New("LOCKS_TEST_YUGABYTE_URL names one server, with the flags that it has")
 		}

@@ -13,7 +13,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/seed4787c507/locks/tests/server"
+	"github.com/seed4787c507/locks/lockstest/server"
+	"github.com/seed4787c507/locks/tests/container"
 )
 
 func main() {
@@ -55,7 +56,7 @@ func start(ctx context.Context) (address string, stop func() error, err error) {
 	} else if !errors.Is(err, server.ErrNoBinaries) {
 		return "", nil, err
 	}
-	address, stop, containerErr := server.Container(ctx)
+	address, stop, containerErr := container.Start(ctx)
 	if containerErr != nil {
 		return "", nil, errors.Join(err, containerErr)
 	}

@@ -1,4 +1,7 @@
-// Package server starts throwaway PostgreSQL servers for tests, benchmarks and the demo.
+//go:build unix
+
+// Package server starts throwaway PostgreSQL servers for package lockstest and for this project's own tests, benchmarks and demo.
+// It may change with any release.
 package server
 
 import (
@@ -13,7 +16,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -36,6 +38,7 @@ type Server struct {
 	BinDir string
 	Port   int
 	opts   Options
+	guard  *os.File
 	cmd    *exec.Cmd
 	exited chan struct{}
 }
@@ -75,45 +78,69 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	locale := "C.UTF-8"
+	if runtime.GOOS != "linux" {
+		locale = "C" // the one that is everywhere
+	}
+	// --no-sync: nothing of value is in it yet.
+	return start(ctx, binaries, opts, func(s *Server) error {
+		return s.run(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale="+locale, "--no-sync")
+	})
+}
+
+// start makes a data directory by fill and starts the server on it.
+func start(ctx context.Context, binaries string, opts Options, fill func(s *Server) error) (*Server, error) {
 	dir, err := os.MkdirTemp("", "locks-pg-")
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{Dir: dir, BinDir: binaries, opts: opts}
-	if err := s.own(dir); err != nil {
-		return nil, err
+	if os.Getuid() == 0 {
+		err = os.Chown(dir, nobody, nobody)
 	}
-	// --no-sync: nothing of value is in it yet.
-	if err := s.run(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"); err != nil {
-		os.RemoveAll(dir)
-		return nil, err
+	if err == nil && !opts.Keep {
+		s.guard, err = guard(`[ -z "$line" ] || { kill -QUIT "$line" && n=0 && while kill -0 "$line" && [ $((n += 1)) -lt 100 ]; do sleep 0.1; done; }; rm -rf "$1"`, dir)
 	}
-	if err := s.Restart(ctx); err != nil {
-		os.RemoveAll(dir)
-		return nil, err
+	if err == nil {
+		err = fill(s)
+	}
+	if err == nil {
+		err = s.Restart(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
 }
 
+// guard starts a shell that runs ending when this process has ended, however it did, or closes the file. Until then it reads lines,
+// and ending finds the last one in $line.
+func guard(ending string, args ...string) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	script := `while read -r next; do line=$next; done; { ` + ending + `; } >/dev/null 2>&1`
+	cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh"}, args...)...)
+	cmd.Dir, cmd.Stdin = "/", r
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C is not for it
+	if err := cmd.Start(); err != nil {
+		w.Close()
+		return nil, err
+	}
+	go func() {
+		cmd.Wait()
+		runtime.KeepAlive(w) // A file that nobody has any more would be closed.
+	}()
+	return w, nil
+}
+
 // Standby makes a streaming standby of s by pg_basebackup and starts it. It needs pg_basebackup beside the server's binaries.
 func (s *Server) Standby(ctx context.Context) (*Server, error) {
-	dir, err := os.MkdirTemp("", "locks-pg-")
-	if err != nil {
-		return nil, err
-	}
-	standby := &Server{Dir: dir, BinDir: s.BinDir, opts: s.opts}
-	if err := standby.own(dir); err != nil {
-		return nil, err
-	}
-	err = standby.run(ctx, "pg_basebackup", "-D", standby.data(), "-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", s.URL("postgres", "postgres"))
-	if err == nil {
-		err = standby.Restart(ctx)
-	}
-	if err != nil {
-		os.RemoveAll(dir)
-		return nil, err
-	}
-	return standby, nil
+	return start(ctx, s.BinDir, s.opts, func(standby *Server) error {
+		return standby.run(ctx, "pg_basebackup", "-D", standby.data(), "-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", s.URL("postgres", "postgres"))
+	})
 }
 
 // URL is the server's address for a user and a database.
@@ -124,6 +151,9 @@ func (s *Server) URL(user, database string) string {
 // Stop stops the server at once and removes its directory.
 func (s *Server) Stop() error {
 	err := s.Kill()
+	if s.guard != nil {
+		s.guard.Close()
+	}
 	return errors.Join(err, os.RemoveAll(s.Dir))
 }
 
@@ -162,7 +192,7 @@ func (s *Server) Restart(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	settings := append(testSettings(s.opts.Durable),
+	settings := append(Settings(s.opts.Durable),
 		"log_min_messages=fatal", "listen_addresses=127.0.0.1", "port="+strconv.Itoa(s.Port), "unix_socket_directories="+s.Dir)
 	args := []string{"-D", s.data()}
 	for _, setting := range append(settings, s.opts.Settings...) {
@@ -170,30 +200,19 @@ func (s *Server) Restart(ctx context.Context) error {
 	}
 	cmd := s.command(context.Background(), "postgres", args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if s.opts.Keep {
-		cmd.SysProcAttr.Setsid = true
-	} else {
-		// A group of its own: Ctrl-C is for those who use the server, and they stop it.
-		cmd.SysProcAttr.Setpgid = true
-		cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
-	}
-	started := make(chan error)
-	exited := make(chan struct{})
-	go func() {
-		// The death signal comes when the thread that started the server ends, so that thread has to stay.
-		runtime.LockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			cmd.Wait()
-		}
-		close(exited)
-	}()
-	if err := <-started; err != nil {
+	// A session of its own: Ctrl-C is for those who use the server, and they stop it.
+	cmd.SysProcAttr.Setsid = true
+	if err := cmd.Start(); err != nil {
 		return err
 	}
+	exited := make(chan struct{})
+	go func() {
+		cmd.Wait()
+		s.ended()
+		close(exited)
+	}()
 	s.cmd, s.exited = cmd, exited
-	if err := s.ready(ctx); err != nil {
+	if err := ready(ctx, s.URL("postgres", "postgres"), exited); err != nil {
 		s.Kill()
 		text, _ := os.ReadFile(filepath.Join(s.Dir, "log"))
 		return fmt.Errorf("%s did not start: %w\n%s", s.BinDir, err, text)
@@ -201,8 +220,8 @@ func (s *Server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// testSettings are what every PostgreSQL that is started here has.
-func testSettings(durable bool) []string {
+// Settings are what every throwaway PostgreSQL has.
+func Settings(durable bool) []string {
 	settings := []string{
 		"max_connections=400", "max_prepared_transactions=50", "shared_buffers=256MB", "max_wal_size=4GB", "deadlock_timeout=100ms", "timezone=UTC",
 	}
@@ -212,19 +231,20 @@ func testSettings(durable bool) []string {
 	return settings
 }
 
-func (s *Server) ready(ctx context.Context) error {
+// ready waits until the server answers.
+func ready(ctx context.Context, url string, exited <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		conn, err := pgx.Connect(ctx, s.URL("postgres", "postgres"))
+		conn, err := pgx.Connect(ctx, url)
 		if err == nil {
 			return conn.Close(ctx)
 		}
 		select {
 		case <-ticker.C:
-		case <-s.exited:
+		case <-exited:
 			return errors.New("it exited")
 		case <-ctx.Done():
 			return err
@@ -234,18 +254,16 @@ func (s *Server) ready(ctx context.Context) error {
 
 func (s *Server) data() string { return filepath.Join(s.Dir, "data") }
 
-// own gives path to the user that the server runs under.
-func (s *Server) own(path string) error {
-	if os.Getuid() != 0 {
-		return nil
-	}
-	return os.Chown(path, nobody, nobody)
-}
-
 const nobody = 65534
 
+// command is a program of the server's. A guarded one first tells the guard its process id, which it keeps when it becomes the program:
+// so there is no moment at which this process could die and leave it alone.
 func (s *Server) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.BinDir, name), args...)
+	if s.guard != nil {
+		cmd = exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", `echo $$ >&3; exec "$@" 3>&-`, "sh", filepath.Join(s.BinDir, name)}, args...)...)
+		cmd.ExtraFiles = []*os.File{s.guard}
+	}
 	cmd.Dir = s.Dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -255,12 +273,19 @@ func (s *Server) command(ctx context.Context, name string, args ...string) *exec
 	return cmd
 }
 
+// ended tells the guard that the program has ended, and its process id may be another's.
+func (s *Server) ended() {
+	if s.guard != nil {
+		fmt.Fprintln(s.guard)
+	}
+}
+
 func (s *Server) run(ctx context.Context, name string, args ...string) error {
 	cmd := s.command(ctx, name, args...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", name, err, strings.TrimSpace(out.String()))
+	out, err := cmd.CombinedOutput()
+	s.ended()
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", name, err, bytes.TrimSpace(out))
 	}
 	return nil
 }

@@ -1,4 +1,5 @@
-package server
+// Package container starts throwaway PostgreSQL and YugabyteDB servers in containers.
+package container
 
 import (
 	"cmp"
@@ -15,6 +16,8 @@ import (
 	"github.com/testcontainers/testcontainers-go/log"
 	"github.com/testcontainers/testcontainers-go/modules/postgres"
 	"github.com/testcontainers/testcontainers-go/wait"
+
+	"github.com/seed4787c507/locks/lockstest/server"
 )
 
 const (
@@ -25,9 +28,9 @@ const (
 // ErrNoDocker says that no Docker engine answers.
 var ErrNoDocker = errors.New("no Docker engine answers")
 
-// ContainerReady says why Container cannot start anything, or nil. An image that the engine does not have counts as out of reach unless
+// Ready says why Start cannot start anything, or nil. An image that the engine does not have counts as out of reach unless
 // it may be pulled, which happens here.
-func ContainerReady(ctx context.Context, pull bool) error {
+func Ready(ctx context.Context, pull bool) error {
 	return imageReady(ctx, cmp.Or(os.Getenv("LOCKS_TEST_IMAGE"), postgresImage), pull)
 }
 
@@ -43,15 +46,15 @@ func YugabyteReady(ctx context.Context, pull bool) error {
 	return nil
 }
 
-// Container starts a PostgreSQL in a container and returns the address of its superuser; everybody else may connect without a
+// Start starts a PostgreSQL in a container and returns the address of its superuser; everybody else may connect without a
 // password. Its image is LOCKS_TEST_IMAGE, or else postgres:17-alpine; it is pulled when the engine does not have it.
-func Container(ctx context.Context) (url string, stop func() error, err error) {
+func Start(ctx context.Context) (url string, stop func() error, err error) {
 	if err := dockerAnswers(ctx); err != nil {
 		return "", nil, err
 	}
 	image := cmp.Or(os.Getenv("LOCKS_TEST_IMAGE"), postgresImage)
 	command := []string{"postgres"}
-	for _, setting := range testSettings(false) {
+	for _, setting := range server.Settings(false) {
 		command = append(command, "-c", setting)
 	}
 	container, err := postgres.Run(ctx, image, postgres.BasicWaitStrategies(), postgres.WithDatabase("postgres"),
