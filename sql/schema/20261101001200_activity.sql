@@ -63,6 +63,7 @@ begin
         when to_regclass('lock.timeout') then 'task_id'
         when to_regclass('lock.time_slot') then 'task_id'
         when to_regclass('lock.throttled_resource') then 'resource_id'
+        when to_regclass('lock.throttled_permit') then 'resource_id'
         when to_regclass('lock.lease') then 'name'
         when to_regclass('lock.lease_name') then 'name'
         when to_regclass('lock.task') then 'queue_id || '': '' || id'
@@ -210,7 +211,7 @@ as $$
             pg_class.oid,
             case
                 when pg_class.relname = 'locked_keys' then 'key'
-                when pg_class.relname = 'throttled_resource' then 'throttle'
+                when pg_class.relname like 'throttled%' then 'throttle'
                 when pg_class.relname like 'lease%' then 'lease'
                 when pg_class.relname like 'request%' then 'request'
                 else pg_class.relname::text

@@ -128,7 +128,7 @@ as $$
             pg_class.oid,
             case
                 when pg_class.relname = 'locked_keys' then 'key'
-                when pg_class.relname = 'throttled_resource' then 'throttle'
+                when pg_class.relname like 'throttled%' then 'throttle'
                 when pg_class.relname like 'lease%' then 'lease'
                 when pg_class.relname like 'request%' then 'request'
                 else pg_class.relname::text
