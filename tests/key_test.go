@@ -1129,6 +1129,82 @@ func TestKeyGo(t *testing.T) {
 			}))
 			answers(e.session(t), true, "select lock.try_exclusive('k') and lock.try_exclusive(-7) and lock.try_exclusive(8)")
 		})
+		t.Run("a try answers, and calls its closure only when it has the key", func(t *testing.T) {
+			holder := e.session(t)
+			holder.exec("select lock.exclusive_all('{p, q}'), lock.exclusive(5)")
+			for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+				pool := openPool(t, e.url+"&default_query_exec_mode="+strings.ReplaceAll(mode.String(), " ", "_"), 2)
+				if pool.Config().ConnConfig.DefaultQueryExecMode != mode {
+					t.Fatalf("mode %v", mode)
+				}
+				// ask returns the answer, and whether the closure was called with the key in hand.
+				ask := func(t *testing.T, try func(fn func(pgx.Tx) error) (bool, error), key string) (bool, bool) {
+					t.Helper()
+					called := false
+					got, err := try(func(tx pgx.Tx) error {
+						called = true
+						answers(holder, false, "select lock.try_exclusive("+key+")")
+						return nil
+					})
+					must(t, err)
+					return got, called
+				}
+				exclusive := func(fn func(pgx.Tx) error) (bool, error) {
+					return locks.TryExclusive(ctx, pool, "p", 10*time.Millisecond, fn)
+				}
+				shared := func(fn func(pgx.Tx) error) (bool, error) { return locks.TryShared(ctx, pool, int32(5), 0, fn) }
+				all := func(fn func(pgx.Tx) error) (bool, error) {
+					return true, locks.ExclusiveAll(ctx, pool, []string{"q", "p", "q"}, fn)
+				}
+				for range 2 {
+					for _, c := range []struct {
+						try func(func(pgx.Tx) error) (bool, error)
+						key string
+					}{{exclusive, "'p'"}, {shared, "5"}, {all, "'q'"}} {
+						if got, called := ask(t, c.try, c.key); !got || !called {
+							t.Errorf("%v, %s, free: %v, called %v", mode, c.key, got, called)
+						}
+					}
+				}
+				holder.exec("begin")
+				holder.exec("select lock.shared('p'), lock.exclusive(5)")
+				if got, called := ask(t, exclusive, ""); got || called {
+					t.Errorf("%v, exclusive, taken: %v, called %v", mode, got, called)
+				}
+				if got, called := ask(t, shared, ""); got || called {
+					t.Errorf("%v, shared, taken: %v, called %v", mode, got, called)
+				}
+				holder.exec("commit")
+				if acquired, all := pool.Stat().AcquiredConns(), pool.Stat().NewConnsCount(); acquired != 0 || all > 1 {
+					t.Errorf("%v: %d connections are not given back, %d were opened", mode, acquired, all)
+				}
+			}
+			must(t, locks.ExclusiveAll(ctx, e.pool, nil, func(pgx.Tx) error { return nil }))
+			never := func(pgx.Tx) error { t.Error("called"); return nil }
+			_, err := locks.TryExclusive(ctx, e.pool, "p", -time.Second, never)
+			wantCode(t, err, "22023", "a negative wait")
+			wantCode(t, locks.ExclusiveAll(ctx, e.pool, []string{"a", ""}, never), "22023", "an empty name")
+			oops := errors.New("oops")
+			if got, err := locks.TryShared(ctx, e.pool, "p", 0, func(pgx.Tx) error { return oops }); got || !errors.Is(err, oops) || err.Error() != `locks: hold key "p": oops` {
+				t.Errorf("%v, %v", got, err)
+			}
+		})
+		t.Run("the closure's transaction has all that pgx has", func(t *testing.T) {
+			var kept pgx.Tx
+			must(t, locks.Exclusive(ctx, e.pool, "k", func(tx pgx.Tx) error {
+				kept = tx
+				inner, err := tx.Begin(ctx)
+				must(t, err)
+				_, err = inner.Exec(ctx, "select 1 / 0")
+				wantCode(t, err, "22012", "inside")
+				must(t, inner.Rollback(ctx))
+				must(t, tx.SendBatch(ctx, &pgx.Batch{}).Close())
+				return tx.QueryRow(ctx, "select 1").Scan(new(int))
+			}))
+			if _, err := kept.Exec(ctx, "select 1"); !errors.Is(err, pgx.ErrTxClosed) {
+				t.Errorf("after the end: %v", err)
+			}
+		})
 		t.Run("rolls back on an error and on a panic", func(t *testing.T) {
 			oops := fmt.Errorf("oops")
 			err := locks.Exclusive(ctx, e.pool, `k'"\`, func(pgx.Tx) error { return oops })
