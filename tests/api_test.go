@@ -2,6 +2,13 @@ package tests
 
 import (
 	"context"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +86,113 @@ func TestErrorsInGo(t *testing.T) {
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// ofTransaction are the methods of db.Queries that hold something until the transaction ends, and nothing on a pool.
+var ofTransaction = strings.Fields("Exclusive ExclusiveName Shared SharedName TryExclusive TryExclusiveName TryShared TrySharedName ExclusiveAll TryAll AssertLease")
+
+var ofTransactionSQL = regexp.MustCompile(`lock\.(try_)?(exclusive|shared|all)|lock\.(exclusive_all|assert_lease)`)
+
+// outsideTransaction finds in a file the calls that hold nothing: a method of those on what is not db.New(tx), and SQL on a pool.
+// It goes by names: a transaction is called tx, a pool pool.
+func outsideTransaction(t *testing.T, name, text string) (wrong []string) {
+	t.Helper()
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, name, text, 0)
+	must(t, err)
+	last := func(e ast.Expr) string {
+		switch e := e.(type) {
+		case *ast.Ident:
+			return e.Name
+		case *ast.SelectorExpr:
+			return e.Sel.Name
+		}
+		return ""
+	}
+	// onTx says that an expression is db.New(tx), or a variable that was made so.
+	var onTx func(e ast.Expr) bool
+	onTx = func(e ast.Expr) bool {
+		switch e := e.(type) {
+		case *ast.CallExpr:
+			return last(e.Fun) == "New" && len(e.Args) == 1 && last(e.Args[0]) == "tx"
+		case *ast.Ident:
+			if e.Obj == nil {
+				return false
+			}
+			assign, ok := e.Obj.Decl.(*ast.AssignStmt)
+			return ok && len(assign.Rhs) == 1 && onTx(assign.Rhs[0])
+		}
+		return false
+	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		call, ok := node.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		fun := call.Fun
+		if generic, ok := fun.(*ast.IndexExpr); ok {
+			fun = generic.X
+		}
+		method, ok := fun.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		bad := slices.Contains(ofTransaction, method.Sel.Name) && last(method.X) != "locks" && !onTx(method.X)
+		if slices.Contains([]string{"Exec", "Query", "QueryRow"}, method.Sel.Name) && strings.Contains(strings.ToLower(last(method.X)), "pool") {
+			for _, argument := range call.Args {
+				literal, ok := argument.(*ast.BasicLit)
+				bad = bad || ok && ofTransactionSQL.MatchString(literal.Value)
+			}
+		}
+		if bad {
+			wrong = append(wrong, files.Position(call.Pos()).String()+": "+method.Sel.Name+" holds nothing outside a transaction")
+		}
+		return true
+	})
+	return wrong
+}
+
+// TestExamplesHoldWhatTheyLock is for README, pages, examples and demo.
+func TestExamplesHoldWhatTheyLock(t *testing.T) {
+	t.Parallel()
+	locked := 0
+	check := func(name, text string) {
+		for _, method := range ofTransaction {
+			locked += strings.Count(text, "."+method+"(")
+		}
+		for _, wrong := range outsideTransaction(t, name, text) {
+			t.Error(wrong)
+		}
+	}
+	check("docs", docsGo(docsBlocks(t, "go")))
+	for _, pattern := range []string{"example_*_test.go", "examples/*/*.go", "tests/cmd/demo/*.go"} {
+		paths, err := filepath.Glob(filepath.Join(root(t), pattern))
+		must(t, err)
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			must(t, err)
+			check(path, string(text))
+		}
+	}
+	if locked < 5 {
+		t.Errorf("only %d calls were seen", locked)
+	}
+	for body, want := range map[string]int{
+		"db.New(pool).TryExclusive(ctx, 1)":                  1,
+		"q := db.New(pool); q.SharedName(ctx, `a`)":          1,
+		"pool.Exec(ctx, `select lock.try_exclusive(1)`)":     1,
+		"s.pool.QueryRow(ctx, `select lock.try_all('{a}')`)": 1,
+		"db.New(tx).Exclusive(ctx, 1)":                       0,
+		"q := db.New(tx); q.Exclusive(ctx, 1)":               0,
+		"locks.Exclusive(ctx, pool, 1, nil)":                 0,
+		"locks.Exclusive[int](ctx, pool, 1, nil)":            0,
+		"tx.Exec(ctx, `select lock.exclusive(1)`)":           0,
+		"pool.Exec(ctx, `select lock.acquire_mutex('a')`)":   0,
+	} {
+		if wrong := outsideTransaction(t, "snippet", "package p\nfunc _() { "+body+" }"); len(wrong) != want {
+			t.Errorf("%s: found %q", body, wrong)
 		}
 	}
 }
