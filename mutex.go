@@ -10,7 +10,7 @@ import (
 )
 
 // A Mutex is a durable flag per task: acquired stays acquired until released, even when its holder crashes, so that the next
-// run is cancelled when the last one did not finish. TaskMutex is one.
+// run is cancelled when the last one did not finish. DurableMutex is one.
 type Mutex interface {
 	// Acquire returns true when this call acquired the mutex, and false when it is acquired.
 	Acquire(ctx context.Context, taskID string) (bool, error)
@@ -18,22 +18,22 @@ type Mutex interface {
 	Release(ctx context.Context, taskID string) (bool, error)
 }
 
-var _ Mutex = TaskMutex{}
+var _ Mutex = DurableMutex{}
 
-// A TaskMutex is the Mutex of one owner in the database.
-type TaskMutex struct {
+// A DurableMutex is the Mutex of one owner in the database.
+type DurableMutex struct {
 	conn  db.DBTX
 	owner *string
 }
 
-// NewMutex returns the TaskMutex of owner, a text of 1 to 1024 bytes; with "" it belongs to nobody in particular, and whoever has
+// NewMutex returns the DurableMutex of owner, a text of 1 to 1024 bytes; with "" it belongs to nobody in particular, and whoever has
 // no owner's name can release it.
 //
 // On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks for it (see IsRetryable), up
 // to 10 times. On a pgx.Tx it belongs to that transaction: rolled back, it never happened, and repeating is up to the caller. On
 // a *pgx.Conn it belongs to the transaction that is open there, or is one of its own, and is not repeated.
-func NewMutex(conn db.DBTX, owner string) TaskMutex {
-	m := TaskMutex{conn: conn}
+func NewMutex(conn db.DBTX, owner string) DurableMutex {
+	m := DurableMutex{conn: conn}
 	if owner != "" {
 		m.owner = &owner
 	}
@@ -49,7 +49,7 @@ func NewMutex(conn db.DBTX, owner string) TaskMutex {
 //
 // Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 a task or owner that is empty or longer than
 // 1024 bytes, 22021 one that is no text, 25006 a standby or read-only transaction, 40001 and 40P01 to be retried.
-func (m TaskMutex) Acquire(ctx context.Context, taskID string) (bool, error) {
+func (m DurableMutex) Acquire(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, m.conn, "acquire mutex", taskID, func(q *db.Queries) (bool, error) {
 		return q.AcquireMutex(ctx, db.AcquireMutexParams{TaskID: taskID, Owner: m.owner})
 	})
@@ -59,7 +59,7 @@ func (m TaskMutex) Acquire(ctx context.Context, taskID string) (bool, error) {
 //
 // Contention: it waits for a transaction that has released the mutex and not ended. On a pool the mutex is free when Release
 // returns, and repeated as NewMutex says; on a transaction it is free when that commits. Errors are those of Acquire.
-func (m TaskMutex) Release(ctx context.Context, taskID string) (bool, error) {
+func (m DurableMutex) Release(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, m.conn, "release mutex", taskID, func(q *db.Queries) (bool, error) {
 		return q.ReleaseMutex(ctx, db.ReleaseMutexParams{TaskID: taskID, Owner: m.owner})
 	})

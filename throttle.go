@@ -22,7 +22,7 @@ func NewThrottle(conn db.DBTX, details string) Throttle { return Throttle{conn, 
 // Contention: it never waits. A resource that an open transaction has just locked is denied at once. On a pool the grant stands
 // when Acquire returns; on a transaction it stands when that commits, and rolled back it never was.
 //
-// Errors are those of TaskMutex.Acquire, 22023 for bad details, and P0002 for a resource that was never created.
+// Errors are those of DurableMutex.Acquire, 22023 for bad details, and P0002 for a resource that was never created.
 func (t Throttle) Acquire(ctx context.Context, resourceID string) (bool, error) {
 	return ask(ctx, t.conn, "acquire throttle", resourceID, func(q *db.Queries) (bool, error) {
 		return q.LockThrottledResource(ctx, db.LockThrottledResourceParams{ResourceID: resourceID, Details: t.details})

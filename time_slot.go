@@ -26,7 +26,7 @@ func NewTimeSlot(conn db.DBTX, resolution time.Duration) TimeSlot { return TimeS
 // Contention: it waits for a transaction that has acquired the task and not ended. On a pool the grant stands when Acquire
 // returns; on a transaction it stands when that commits, and rolled back it never was.
 //
-// Errors are those of TaskMutex.Acquire, and 22023 for a resolution below a microsecond.
+// Errors are those of DurableMutex.Acquire, and 22023 for a resolution below a microsecond.
 func (t TimeSlot) Acquire(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, t.conn, "acquire time slot", taskID, func(q *db.Queries) (bool, error) {
 		return q.AcquireTimeSlot(ctx, db.AcquireTimeSlotParams{TaskID: taskID, Resolution: t.resolution})

@@ -6,20 +6,20 @@ import (
 	"github.com/seed4787c507/locks/db"
 )
 
-// A Timeout can be acquired again once some time has passed, and nobody releases it. TaskTimeout and TimeSlot are two, which
+// A Timeout can be acquired again once some time has passed, and nobody releases it. IntervalTimeout and TimeSlot are two, which
 // differ in what that time is.
 type Timeout interface {
 	// Acquire returns true when this call acquired the task, and false when it is too soon.
 	Acquire(ctx context.Context, taskID string) (bool, error)
 }
 
-var _ Timeout = TaskTimeout{}
+var _ Timeout = IntervalTimeout{}
 
-// A TaskTimeout is the Timeout that counts a task's interval, set by lock.create_timeout, from the last grant.
-type TaskTimeout struct{ conn db.DBTX }
+// A IntervalTimeout is the Timeout that counts a task's interval, set by lock.create_timeout, from the last grant.
+type IntervalTimeout struct{ conn db.DBTX }
 
-// NewTimeout returns the TaskTimeout. What happens on a pool, on a transaction and on a connection is said by NewMutex.
-func NewTimeout(conn db.DBTX) TaskTimeout { return TaskTimeout{conn} }
+// NewTimeout returns the IntervalTimeout. What happens on a pool, on a transaction and on a connection is said by NewMutex.
+func NewTimeout(conn db.DBTX) IntervalTimeout { return IntervalTimeout{conn} }
 
 // Acquire returns true when the interval of taskID has passed since the last grant, and then it counts from now; otherwise false.
 // Exactly one of any number of concurrent callers gets true.
@@ -27,8 +27,8 @@ func NewTimeout(conn db.DBTX) TaskTimeout { return TaskTimeout{conn} }
 // Contention: it waits for a transaction that has acquired the task and not ended. On a pool the grant stands when Acquire
 // returns; on a transaction it stands when that commits, and rolled back it never was.
 //
-// Errors are those of TaskMutex.Acquire, and P0002 for a task that was never created.
-func (t TaskTimeout) Acquire(ctx context.Context, taskID string) (bool, error) {
+// Errors are those of DurableMutex.Acquire, and P0002 for a task that was never created.
+func (t IntervalTimeout) Acquire(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, t.conn, "acquire timeout", taskID, func(q *db.Queries) (bool, error) {
 		return q.AcquireTimeout(ctx, taskID)
 	})

@@ -2,10 +2,13 @@ package tests
 
 import (
 	"context"
+	"encoding/json"
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -194,5 +197,104 @@ func TestExamplesHoldWhatTheyLock(t *testing.T) {
 		if wrong := outsideTransaction(t, "snippet", "package p\nfunc _() { "+body+" }"); len(wrong) != want {
 			t.Errorf("%s: found %q", body, wrong)
 		}
+	}
+}
+
+// TestExamples runs the examples of package locks, which has no server of its own.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("the go command is not installed")
+	}
+	// compile makes a program of the package's tests, with one more file.
+	compile := func(t *testing.T, more string) string {
+		t.Helper()
+		dir := t.TempDir()
+		args := []string{"test", "-c", "-o", filepath.Join(dir, "examples")}
+		if more != "" {
+			added := filepath.Join(dir, "added.go")
+			must(t, os.WriteFile(added, []byte(more), 0o644))
+			overlay, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root(t), "example_added_test.go"): added}})
+			must(t, err)
+			must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644))
+			args = append(args, "-overlay", filepath.Join(dir, "overlay.json"))
+		}
+		cmd := exec.Command("go", append(args, ".")...)
+		cmd.Dir = root(t)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return filepath.Join(dir, "examples")
+	}
+	run := func(e *env, program string) (string, error) {
+		cmd := exec.Command(program, "-test.v", "-test.timeout=2m")
+		cmd.Env = append(os.Environ(), "LOCKS_EXAMPLE_URL="+e.owner)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	t.Run("print what they say", func(t *testing.T) {
+		program := compile(t, "")
+		eachEngine(t, func(t *testing.T, e *env) {
+			out, err := run(e, program)
+			if passed := strings.Count(out, "--- PASS: Example"); err != nil || passed < 16 {
+				t.Errorf("%v, %d passed\n%s", err, passed, out)
+			}
+		})
+	})
+	t.Run("a wrong output is noticed", func(t *testing.T) {
+		t.Parallel()
+		program := compile(t, `package locks_test
+
+import "fmt"
+
+func Example_wrong() {
+	fmt.Println(pool.Ping(ctx))
+	// Output: something else
+}
+`)
+		out, err := run(open(t, engines()[0]), program)
+		if err == nil || !strings.Contains(out, "--- FAIL: Example_wrong") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
+
+// TestEveryFunctionHasAnExample counts a method of a type as shown by its own examples or by the type's constructor, and asks for an
+// output, without which an example is compiled and not run.
+func TestEveryFunctionHasAnExample(t *testing.T) {
+	t.Parallel()
+	paths, err := filepath.Glob(filepath.Join(root(t), "*.go"))
+	must(t, err)
+	files := token.NewFileSet()
+	var tests, sources []*ast.File
+	for _, path := range paths {
+		file, err := parser.ParseFile(files, path, nil, parser.ParseComments)
+		must(t, err)
+		if strings.HasSuffix(path, "_test.go") {
+			tests = append(tests, file)
+		} else {
+			sources = append(sources, file)
+		}
+	}
+	shown := map[string]bool{}
+	for _, example := range doc.Examples(tests...) {
+		if example.Output == "" && !example.EmptyOutput {
+			t.Errorf("the example %s has no output", example.Name)
+		}
+		name, _, _ := strings.Cut(example.Name, "_")
+		shown[name] = true
+	}
+	for _, file := range sources {
+		if slices.Contains([]string{"request.go", "retry.go", "task.go"}, filepath.Base(files.Position(file.Pos()).Filename)) {
+			continue // of workers, which run until they are told to stop
+		}
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.IsExported() && !shown[f.Name.Name] {
+				t.Errorf("%s has no example", f.Name.Name)
+			}
+		}
+	}
+	if len(shown) < 10 {
+		t.Errorf("only %d examples were seen", len(shown))
 	}
 }
