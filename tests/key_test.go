@@ -1178,6 +1178,14 @@ func TestKeyGo(t *testing.T) {
 				if acquired, all := pool.Stat().AcquiredConns(), pool.Stat().NewConnsCount(); acquired != 0 || all > 1 {
 					t.Errorf("%v: %d connections are not given back, %d were opened", mode, acquired, all)
 				}
+				const odd = `it's "quoted" \ and ; -- so`
+				must(t, locks.Exclusive(ctx, pool, odd, func(pgx.Tx) error {
+					answers(holder, false, "select lock.try_shared($1::text)", odd)
+					return nil
+				}))
+				if err := locks.Exclusive(ctx, pool, "a\x00b", func(pgx.Tx) error { t.Error("called"); return nil }); err == nil {
+					t.Errorf("%v: a NUL is no error", mode)
+				}
 			}
 			must(t, locks.ExclusiveAll(ctx, e.pool, nil, func(pgx.Tx) error { return nil }))
 			never := func(pgx.Tx) error { t.Error("called"); return nil }
