@@ -68,8 +68,9 @@ bench: ## measure what docs/ claims: make bench KIND=key (needs pgbench)
 	cd tests && go run ./cmd/bench -kind '$(KIND)' $(ARGS)
 
 .PHONY: generate
-generate: $(BIN)/sqlc ## make db/ from sql/schema and sql/queries
+generate: $(BIN)/sqlc ## make db/ from sql/schema and sql/queries, and docs/api.txt from what is exported
 	find db -name '*.go' ! -name doc.go -delete && $(BIN)/sqlc generate
+	tests/api.sh > docs/api.txt
 
 .PHONY: migration
 migration: ## write the next migration from the functions that changed: make migration NAME=add_leases (AMEND=1: rewrite the newest; REFREEZE=1: all of them, before the first release)
@@ -84,6 +85,7 @@ freeze-client: ## keep db/ as the old client that the schema is tested with, at 
 verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is not what its source says
 	@dir=$$(mktemp -d) && trap "rm -rf $$dir" EXIT && cp -r sqlc.yaml sql $$dir && (cd $$dir && $(BIN)/sqlc generate) && diff -r -x doc.go $$dir/db db \
 		|| { echo 'db/ is not what sqlc makes: run make generate'; exit 1; }
+	@tests/api.sh | diff docs/api.txt - || { echo 'docs/api.txt is not what is exported: run make generate, and look at what changed'; exit 1; }
 	cd tests && go run ./cmd/migration -check
 	for dir in . lockstest tests examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
 

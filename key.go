@@ -2,75 +2,136 @@ package locks
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"reflect"
-	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A Key is what Exclusive and Shared lock: a number, or a name of 1 to 1024 bytes (which locks lock.key(name)).
+// A Key is what the closures of key locks take: a number, or a name of 1 to 1024 bytes. The number 42 and the name "42" are two
+// different keys; what is not a string is a number.
 type Key interface {
 	~int | ~int32 | ~int64 | ~string
 }
 
 // Exclusive runs fn in a transaction that holds key alone, and commits it.
 //
-// It waits until every other holder, shared or exclusive, has ended; cancel ctx, or set lock_timeout or statement_timeout, to
-// bound that. The lock ends with the transaction: on commit, on an error or panic of fn (which roll back), and when the
-// connection or this process dies. It costs two round trips: begin and lock travel together.
+// Contention: it waits until every other holder, shared or exclusive, has ended; cancel ctx, or set lock_timeout or
+// statement_timeout, to bound that, or use TryExclusive. The lock ends with the transaction: on commit, on an error or panic of
+// fn (which roll back), and when the connection or this process dies.
 //
-// When the database asks for a retry (see IsRetryable), the transaction is rolled back and the whole of fn runs again, up to
-// 10 times with growing, random pauses; so fn must keep its effects inside its tx. Any other error is returned, wrapped:
+// Transaction: it is READ COMMITTED, so that what fn reads is not older than the lock, and it is not fn's to end: tx's Commit and
+// Rollback return an error and do nothing. A commit or rollback in SQL gives the lock up, which is an error in the end, unless
+// another transaction was begun, which nobody notices. fn cannot lock the same key by another call of this package: that is
+// another connection, which waits for this one, and the database does not see that as a deadlock. To lock more, use db.New(tx).
+//
+// Cost: two round trips. Begin and lock travel together, in the connection's query exec mode; where that prepares statements,
+// the first call on a connection takes one more.
+//
+// Errors: when the database asks for a retry (see IsRetryable), the transaction is rolled back and the whole of fn runs again, up
+// to 10 times with growing, random pauses; so fn must keep its effects inside its tx. Any other error is returned, wrapped:
 // errors.Is and errors.As reach fn's own error and the *pgconn.PgError with its SQLSTATE (22023 bad name, 22021 a name with a
 // NUL or bytes that are no text in the connection's client_encoding, 25006 a standby, 55P03 lock_timeout, 57014
 // statement_timeout). When the connection is lost during the commit, nobody can know whether the commit happened; that error is
 // returned and never retried.
-//
-// tx is not fn's to end: its Commit and Rollback return an error and do nothing. A commit or rollback in SQL gives the lock up,
-// which is an error in the end, unless another transaction was begun, which nobody notices. Nor can fn lock the same key by
-// another call of Exclusive or Shared: that is another connection, which waits for this one, and the database does not see that
-// as a deadlock. To lock more, use package db on tx.
-//
-// The transaction is READ COMMITTED, so that what fn reads is not older than the lock. A connection on which the lock itself
-// failed is closed and not returned to the pool.
 func Exclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error) error {
-	return hold(ctx, pool, "lock.exclusive", reflect.ValueOf(key), fn)
+	_, err := holdKey(ctx, pool, reflect.ValueOf(key), exclusiveNumber, exclusiveName, nil, fn)
+	return err
 }
 
 // Shared runs fn in a transaction that holds key together with other sharers, and commits it. It waits for an exclusive
-// holder only; everything else is as with Exclusive.
+// holder only. Transaction, cost and errors are as with Exclusive.
 func Shared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error) error {
-	return hold(ctx, pool, "lock.shared", reflect.ValueOf(key), fn)
+	_, err := holdKey(ctx, pool, reflect.ValueOf(key), sharedNumber, sharedName, nil, fn)
+	return err
 }
 
-func hold(ctx context.Context, pool *pgxpool.Pool, function string, key reflect.Value, fn func(tx pgx.Tx) error) error {
-	// The arguments are written so that nothing in them needs quoting: digits, or a name's bytes in hexadecimal, in the encoding in which a
-	// parameter is sent.
-	var argument, shown string
-	if key.Kind() == reflect.String {
-		argument = fmt.Sprintf(`convert_from(decode('%s', 'hex'), pg_client_encoding())`, hex.EncodeToString([]byte(key.String())))
-		shown = fmt.Sprintf("%.60q", key.String())
-	} else {
-		shown = strconv.FormatInt(key.Int(), 10)
-		argument = "'" + shown + "'::bigint"
-	}
-	options := pgx.TxOptions{BeginQuery: "begin isolation level read committed; select " + function + "(" + argument + ")"}
-	err := retry(ctx, func() error {
-		return pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error {
-			if err := fn(givenTx{tx}); err != nil {
-				return err
-			}
-			if conn := tx.Conn().PgConn(); !conn.IsBusy() && conn.TxStatus() == 'I' {
-				return errEnded
-			}
-			return nil
-		})
-	})
+// TryExclusive runs fn as Exclusive does and returns true, or returns false without having called fn when somebody else still
+// has the key after wait. A wait of 0 asks once; while it waits, wait stands in for lock_timeout. When it returns an error, the
+// boolean is false. Transaction, cost and errors are as with Exclusive; 22023 is also a wait that is negative.
+func TryExclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.Duration, fn func(tx pgx.Tx) error) (bool, error) {
+	return holdKey(ctx, pool, reflect.ValueOf(key), tryExclusiveNumber, tryExclusiveName, &wait, fn)
+}
+
+// TryShared runs fn as Shared does and returns true, or returns false without having called fn when somebody else still has the
+// key exclusively after wait. Everything else is as with TryExclusive.
+func TryShared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.Duration, fn func(tx pgx.Tx) error) (bool, error) {
+	return holdKey(ctx, pool, reflect.ValueOf(key), trySharedNumber, trySharedName, &wait, fn)
+}
+
+// ExclusiveAll runs fn in a transaction that holds all names alone, and commits it. The names are taken in one global order, so
+// that its callers never deadlock with each other, whatever the order of their slices. Duplicates count once, and no names lock
+// nothing. Contention, transaction, cost and errors are as with Exclusive; 53200 says that the server's lock table is too small
+// for so many. For keys by number, shared ones and a bounded wait there is db.Queries.TryAll, on a transaction.
+func ExclusiveAll(ctx context.Context, pool *pgxpool.Pool, names []string, fn func(tx pgx.Tx) error) error {
+	_, err := hold(ctx, pool, exclusiveAll, []any{notNil(names)}, false, fn)
 	if err != nil {
-		return fmt.Errorf("locks: %s(%s): %w", function, shown, err)
+		return fmt.Errorf("locks: hold %d keys: %w", len(names), err)
 	}
 	return nil
+}
+
+const (
+	exclusiveNumber    = "select lock.exclusive($1::bigint)"
+	exclusiveName      = "select lock.exclusive($1::text)"
+	sharedNumber       = "select lock.shared($1::bigint)"
+	sharedName         = "select lock.shared($1::text)"
+	tryExclusiveNumber = "select lock.try_exclusive($1::bigint, $2::interval)"
+	tryExclusiveName   = "select lock.try_exclusive($1::text, $2::interval)"
+	trySharedNumber    = "select lock.try_shared($1::bigint, $2::interval)"
+	trySharedName      = "select lock.try_shared($1::text, $2::interval)"
+	exclusiveAll       = "select lock.exclusive_all($1::text[])"
+)
+
+// holdKey chooses the statement for the key. With a wait it is a try.
+func holdKey(ctx context.Context, pool *pgxpool.Pool, key reflect.Value, number, name string, wait *time.Duration, fn func(tx pgx.Tx) error) (bool, error) {
+	var sql string
+	var args []any
+	if key.Kind() == reflect.String {
+		sql, args = name, append(args, key.String())
+	} else {
+		sql, args = number, append(args, key.Int())
+	}
+	if wait != nil {
+		args = append(args, *wait)
+	}
+	held, err := hold(ctx, pool, sql, args, wait != nil, fn)
+	if err != nil {
+		shown := fmt.Sprint(key)
+		if key.Kind() == reflect.String {
+			shown = fmt.Sprintf("%.60q", shown)
+		}
+		return false, fmt.Errorf("locks: hold key %s: %w", shown, err)
+	}
+	return held, nil
+}
+
+// hold begins a transaction and locks in one round trip, runs fn and commits; all of it again when the database asks for that.
+// A try may answer false, and then fn is not called.
+func hold(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, try bool, fn func(tx pgx.Tx) error) (held bool, err error) {
+	err = retry(ctx, func() error {
+		held = true
+		batch := &pgx.Batch{}
+		batch.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+		locking := batch.Queue(sql, args...)
+		if try {
+			locking.QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
+		}
+		results := pool.SendBatch(ctx, batch)
+		tx := results.Tx()
+		defer tx.Rollback(ctx) // Behind a commit it does nothing.
+		if err := results.Close(); err != nil || !held {
+			return err
+		}
+		if err := fn(givenTx{tx}); err != nil {
+			return err
+		}
+		if conn := tx.Conn().PgConn(); !conn.IsBusy() && conn.TxStatus() == 'I' {
+			return errEnded
+		}
+		return tx.Commit(ctx)
+	})
+	return held && err == nil, err
 }

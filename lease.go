@@ -18,22 +18,23 @@ import (
 )
 
 var (
-	// ErrLeaseHeld says that others hold all permits of the name.
+	// ErrLeaseHeld says that others hold all permits of the name. WithLease returns it.
 	ErrLeaseHeld = errors.New("all permits are held elsewhere")
-	// ErrLeaseLost says that a lease ended before its holder was done: it ran out, or an operator released it by force.
+	// ErrLeaseLost says that a lease ended before its holder was done: it ran out, or an operator released it by force. WithLease
+	// and Lease.Assert return it, and it is the cause of the end of the context that WithLease gives.
 	ErrLeaseLost = errors.New("the lease is lost")
 )
 
-// A Lease is what WithLease gives to its closure.
+// A Lease is what WithLease gives to its closure: a proof of who holds the name, to be shown with every write.
 type Lease struct {
 	Name  string
 	Token int64 // greater than the token of every lease on the name before
 	Owner string
 }
 
-// Assert is the fence: call it in each transaction that writes what the lease protects. It returns an error that is
-// ErrLeaseLost (SQLSTATE LK001), and has failed the transaction, when the lease is lost; otherwise nobody gets the lease's
-// permit before tx ends, however long that takes. It waits only for a transaction that is ending this lease.
+// Assert fences a transaction: call it in each one that writes what the lease protects. While the lease is live, nobody gets its
+// permit before tx ends, however long that takes. It waits only for a transaction that is ending this lease. It returns an error
+// that is ErrLeaseLost (SQLSTATE LK001) when the lease is lost; tx has failed then, and can only be rolled back.
 func (l Lease) Assert(ctx context.Context, tx pgx.Tx) error {
 	err := db.New(tx).AssertLease(ctx, db.AssertLeaseParams{Name: l.Name, Token: l.Token})
 	var pg *pgconn.PgError
@@ -46,64 +47,67 @@ func (l Lease) Assert(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// A LeaseOption changes what WithLease does.
-type LeaseOption func(*leaseOptions)
-
-type leaseOptions struct {
-	owner   string
-	permits int32
-	wait    bool
-}
-
-// LeaseOwner sets the text, of 1 to 1024 bytes, that tells people who holds the lease. Default: host name and process id.
-func LeaseOwner(owner string) LeaseOption {
-	return func(o *leaseOptions) { o.owner = owner }
-}
-
-// LeasePermits sets how many may hold the name at once, this lease included. Default: 1.
-func LeasePermits(permits int32) LeaseOption {
-	return func(o *leaseOptions) { o.permits = permits }
-}
-
-// LeaseWait makes WithLease wait until a permit is free or ctx ends. Default: it returns ErrLeaseHeld at once. A lost connection
-// ends the wait with its error; who wants to go on calls again after a pause.
-//
-// A waiter asks once when it comes, when a lease on the name is released, and when the lease that stood in its way should
-// have run out: about once per ttl while that one is renewed. Releases are heard on one connection per process and pool,
-// beside the pool's own; where that is impossible, running out is enough.
-func LeaseWait() LeaseOption {
-	return func(o *leaseOptions) { o.wait = true }
+// LeaseOptions tune WithLease. Nil and the zero value are good.
+type LeaseOptions struct {
+	// Owner is the text, of 1 to 1024 bytes, that tells people who holds the lease. Default: host name and process id.
+	Owner string
+	// Permits is how many may hold the name at once, this lease included. Default: 1.
+	Permits int
+	// Wait makes WithLease wait until a permit is free or ctx ends. A lost connection ends the wait with its error; who wants to go
+	// on calls again after a pause. A waiter asks once when it comes, when a lease on the name is released, and when the lease that
+	// stood in its way should have run out: about once per ttl while that one is renewed. Releases are heard on one connection per
+	// process and pool, beside the pool's own; where that is impossible, running out is enough. Default: false, it returns
+	// ErrLeaseHeld at once.
+	Wait bool
 }
 
 // WithLease runs fn while it holds a lease on name, and releases it when fn returns or panics. When ctx ends so does fn's, and
 // so do the renewals; the lease is released once fn has returned.
 //
+// Contention: when others hold all permits it returns ErrLeaseHeld without having called fn, or waits (LeaseOptions.Wait).
+//
 // The lease is renewed in the background every third of ttl; a failed renewal is tried again until a tenth of ttl is left.
 // Then, and at once when the database says that the lease is lost, fn's context ends with the cause ErrLeaseLost. The time is
 // measured by this process's own monotonic clock from before the request was sent, so fn's context ends before another can
 // have the lease, unless the process did not run at that time, or the machine was suspended; Lease.Assert refuses what it
-// writes even then. A lost lease is never acquired again in the same call.
+// writes even then. A lost lease is never acquired again in the same call. The clock of the database decides, to the
+// microsecond; a ttl of less than some round trips cannot be held.
 //
-// It returns ErrLeaseHeld without having called fn when others hold all permits (see LeaseWait), ErrLeaseLost, joined with
-// fn's own error, when the lease was lost before fn returned, and otherwise fn's error, wrapped; all to be found by errors.Is.
-// Bad arguments are a *pgconn.PgError with SQLSTATE 22023, or 22021 for a name that is no text. When the release fails, the lease ends with its ttl; that is no
-// error. When ctx ends or the connection breaks while acquiring, a lease may have been granted that nobody knows of, and
-// which ends with its ttl, too.
+// Transaction: none is open while fn runs. Each acquiring, renewing and releasing is one of its own on the pool, so fn must leave
+// a connection. fn calls Lease.Assert in each transaction that writes what the lease protects. It does not release the lease
+// itself: that is taken for a loss.
 //
-// fn does not release the lease itself: that is taken for a loss. Renewals use the pool: fn must leave a connection. The clock of the database decides, to the microsecond; a ttl of less than
-// some round trips cannot be held.
-func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts ...LeaseOption) error {
-	options := leaseOptions{owner: processName(), permits: 1}
-	for _, opt := range opts {
-		opt(&options)
+// Errors: ErrLeaseHeld; ErrLeaseLost, joined with fn's own error, when the lease was lost before fn returned; and otherwise fn's
+// error, wrapped; all to be found by errors.Is. Bad arguments are a *pgconn.PgError with SQLSTATE 22023, or 22021 for a name that
+// is no text. When the release fails, the lease ends with its ttl; that is no error. When ctx ends or the connection breaks while
+// acquiring, a lease may have been granted that nobody knows of, and which ends with its ttl, too.
+func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts *LeaseOptions) error {
+	options := LeaseOptions{}
+	if opts != nil {
+		options = *opts
 	}
-	h := &heldLease{queries: db.New(pool), ttl: ttl, lease: Lease{Name: name, Owner: options.owner}}
-	err := h.acquire(ctx, pool, options)
+	if options.Owner == "" {
+		options.Owner = processName()
+	}
+	if options.Permits == 0 {
+		options.Permits = 1
+	}
+	h := &heldLease{
+		queries: db.New(pool),
+		ttl:     ttl,
+		lease:   Lease{Name: name, Owner: options.Owner},
+		permits: int32(min(max(options.Permits, -1), 1<<31-1)),
+	}
+	acquire := h.acquire
+	if options.Wait {
+		acquire = h.await
+	}
+	err := acquire(ctx, pool)
 	if err == nil {
 		err = h.run(ctx, fn)
 	}
 	if err != nil {
-		return fmt.Errorf("locks: lease %.60q: %w", name, err)
+		return fmt.Errorf("locks: hold lease %.60q: %w", name, err)
 	}
 	return nil
 }
@@ -120,6 +124,7 @@ type heldLease struct {
 	queries *db.Queries
 	ttl     time.Duration
 	lease   Lease
+	permits int32
 
 	mu       sync.Mutex
 	deadline time.Time // when fn must have stopped
@@ -132,13 +137,10 @@ func (h *heldLease) until(asked time.Time) time.Time {
 	return asked.Add(h.ttl - h.ttl/10)
 }
 
-func (h *heldLease) acquire(ctx context.Context, pool *pgxpool.Pool, options leaseOptions) error {
-	if options.wait {
-		return h.await(ctx, pool, options)
-	}
+func (h *heldLease) acquire(ctx context.Context, _ *pgxpool.Pool) error {
 	return retry(ctx, func() error {
 		asked := time.Now()
-		row, err := h.queries.AcquireLease(ctx, db.AcquireLeaseParams{Name: h.lease.Name, Owner: options.owner, Ttl: h.ttl, Permits: options.permits})
+		row, err := h.queries.AcquireLease(ctx, db.AcquireLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
 		if errors.Is(err, pgx.ErrNoRows) {
 			return ErrLeaseHeld
 		}
@@ -148,7 +150,7 @@ func (h *heldLease) acquire(ctx context.Context, pool *pgxpool.Pool, options lea
 }
 
 // await listens before it asks for the first time, so that no release is missed in between.
-func (h *heldLease) await(ctx context.Context, pool *pgxpool.Pool, options leaseOptions) error {
+func (h *heldLease) await(ctx context.Context, pool *pgxpool.Pool) error {
 	news, stop, err := wake.Subscribe(ctx, pool, wake.Leases, h.lease.Name)
 	if err != nil {
 		return err
@@ -158,7 +160,7 @@ func (h *heldLease) await(ctx context.Context, pool *pgxpool.Pool, options lease
 		var answer db.LeaseHolder
 		err := retry(ctx, func() (err error) {
 			h.deadline = h.until(time.Now())
-			answer, err = h.queries.AwaitLease(ctx, db.AwaitLeaseParams{Name: h.lease.Name, Owner: options.owner, Ttl: h.ttl, Permits: options.permits})
+			answer, err = h.queries.AwaitLease(ctx, db.AwaitLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
 			return err
 		})
 		if err != nil {

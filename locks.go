@@ -1,7 +1,3 @@
-// Package locks is the Go side of distributed locks that live in PostgreSQL or YugabyteDB, in the schema "lock".
-//
-// The rules are SQL functions; package db calls them one by one. This package adds what needs a program around them:
-// transactions, retries and the migrations themselves.
 package locks
 
 import (

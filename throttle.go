@@ -6,19 +6,25 @@ import (
 	"github.com/seed4787c507/locks/db"
 )
 
-// NewThrottle returns the Timeout that never waits: a resource, made by lock.create_throttled_resource, is granted as many
-// times as it has permits (1 by default) in any window of its interval, and one that open transactions have just locked is
-// denied at once. details is stored with a grant, to say who and why (1 to 1024 bytes). A resource that was never created
-// is an error (P0002).
-func NewThrottle(conn db.DBTX, details string) Timeout { return throttle{conn, details} }
-
-type throttle struct {
+// A Throttle grants a resource, made by lock.create_throttled_resource, no more often than its interval and permits allow, and
+// never waits.
+type Throttle struct {
 	conn    db.DBTX
 	details string
 }
 
-func (t throttle) Acquire(ctx context.Context, resourceID string) (bool, error) {
-	return ask(ctx, t.conn, "lock throttled resource", resourceID, func(q *db.Queries) (bool, error) {
+// NewThrottle returns the Throttle that stores details, a text of 1 to 1024 bytes that is not blank, with each grant, to say who
+// and why. What happens on a pool, on a transaction and on a connection is said by NewMutex.
+func NewThrottle(conn db.DBTX, details string) Throttle { return Throttle{conn, details} }
+
+// Acquire returns true when this call was granted the resource, and false when it is too soon.
+//
+// Contention: it never waits. A resource that an open transaction has just locked is denied at once. On a pool the grant stands
+// when Acquire returns; on a transaction it stands when that commits, and rolled back it never was.
+//
+// Errors are those of DurableMutex.Acquire, 22023 for bad details, and P0002 for a resource that was never created.
+func (t Throttle) Acquire(ctx context.Context, resourceID string) (bool, error) {
+	return ask(ctx, t.conn, "acquire throttle", resourceID, func(q *db.Queries) (bool, error) {
 		return q.LockThrottledResource(ctx, db.LockThrottledResourceParams{ResourceID: resourceID, Details: t.details})
 	})
 }

@@ -6,22 +6,29 @@ import (
 	"github.com/seed4787c507/locks/db"
 )
 
-// A Timeout can be acquired again once some time has passed, and nobody releases it.
-//
-// The three kinds differ in what that time is. Of each, exactly one of any number of concurrent callers gets true, and calls
-// repeat and fail as those of NewMutex do.
+// A Timeout can be acquired again once some time has passed, and nobody releases it. IntervalTimeout and TimeSlot are two, which
+// differ in what that time is.
 type Timeout interface {
 	// Acquire returns true when this call acquired the task, and false when it is too soon.
 	Acquire(ctx context.Context, taskID string) (bool, error)
 }
 
-// NewTimeout returns the Timeout that counts a task's interval, set by lock.create_timeout, from the last grant. A task that
-// was never created is an error (P0002). A call waits for a transaction that has acquired the task and not ended.
-func NewTimeout(conn db.DBTX) Timeout { return timeout{conn} }
+var _ Timeout = IntervalTimeout{}
 
-type timeout struct{ conn db.DBTX }
+// A IntervalTimeout is the Timeout that counts a task's interval, set by lock.create_timeout, from the last grant.
+type IntervalTimeout struct{ conn db.DBTX }
 
-func (t timeout) Acquire(ctx context.Context, taskID string) (bool, error) {
+// NewTimeout returns the IntervalTimeout. What happens on a pool, on a transaction and on a connection is said by NewMutex.
+func NewTimeout(conn db.DBTX) IntervalTimeout { return IntervalTimeout{conn} }
+
+// Acquire returns true when the interval of taskID has passed since the last grant, and then it counts from now; otherwise false.
+// Exactly one of any number of concurrent callers gets true.
+//
+// Contention: it waits for a transaction that has acquired the task and not ended. On a pool the grant stands when Acquire
+// returns; on a transaction it stands when that commits, and rolled back it never was.
+//
+// Errors are those of DurableMutex.Acquire, and P0002 for a task that was never created.
+func (t IntervalTimeout) Acquire(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, t.conn, "acquire timeout", taskID, func(q *db.Queries) (bool, error) {
 		return q.AcquireTimeout(ctx, taskID)
 	})

@@ -41,7 +41,7 @@ func (i importer) run(ctx context.Context) error {
 			err = errors.Join(err, failed, settleErr)
 		}
 		return err
-	})
+	}, nil)
 }
 
 func TestImporter(t *testing.T) {

@@ -424,7 +424,7 @@ func TestAttackByTheCallersSearchPath(t *testing.T) {
 		s.exec("set search_path = thief, pg_catalog")
 		s.fails("P0001", "select 1 = 1") // the trap works
 		for _, call := range []string{"exclusive(1::pg_catalog.int8)", "exclusive('n'::text)", "shared(2::pg_catalog.int8)", "shared('m'::text)", "try_exclusive(3::pg_catalog.int8)", "try_exclusive('o'::text)",
-			"try_shared(4::pg_catalog.int8)", "try_shared('p'::text)", "try_shared('p'::text, '1 s')", "exclusive_all('{a,b}')", "key('n')", "unlock('n'::text)", "engine()"} {
+			"try_shared(4::pg_catalog.int8)", "try_shared('p'::text)", "try_shared('p'::text, '1 s')", "exclusive_all('{a,b}')", "try_all('{a,b}', '{5}', '{q}', '{6}', '1 s')", "key('n')", "unlock('n'::text)", "engine()"} {
 			s.exec("select lock." + call)
 		}
 	})

@@ -37,6 +37,7 @@ func TestDemo(t *testing.T) {
 		for _, line := range []string{
 			"  writer 2  waits for  .* exclusive  behind ", `  demo +asks lock\.blocked: \d+ wait, and the root of it is `, "  reader 2  has  .* shared ", "  writer 1  is killed ",
 			`-42 +\d+ visits: +[1-9]\d* pairs of shared ones overlapped, and 0 pairs`, `demo:customer:42 +\d+ visits: +[1-9]\d* pairs of shared ones overlapped, and 0 pairs`,
+			"all or nothing, and is told false",
 			"  A         takes 1 x create red", "  B         takes 2 x update blue", "  Work      calls the handler once, with 50 requests for blue",
 			"  Work      gets 4 changes of Ada's orders",
 			"  Nobody was inside together with an exclusive holder.", `  psql "\$DATABASE_URL" -c 'begin' -c "select lock\.exclusive\('customer:42'\)"`,

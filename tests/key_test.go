@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -404,61 +403,59 @@ func TestKeyRecipeFaults(t *testing.T) {
 	})
 }
 
+// crosswise lets two sessions ask for the same keys, stops each at a gate behind the first that it gets, and says whether both had
+// all of them in the end. With one order the second gets none before the first has all. The keys are exclusive ones: a shared key at the
+// end of one way is not in the way of who shares it.
+func crosswise(t *testing.T, e *env, call string) bool {
+	t.Helper()
+	gate, a, b := e.session(t), e.session(t), e.session(t)
+	gate.exec("begin")
+	gate.exec("select pg_advisory_xact_lock(4711)")
+	a.exec("set test.direction = 1")
+	b.exec("set test.direction = -1")
+	first := a.start(call).blocked()
+	second := b.start(call)
+	eventually(t, "the second waits", func() bool {
+		return e.waiting(t, b.pid) || get[bool](gate, "select exists (select from pg_stat_activity where pid = $1 and wait_event = 'PgSleep')", b.pid)
+	})
+	gate.exec("commit")
+	one, two := first.wait(), second.wait()
+	for _, err := range []error{one, two} {
+		if err != nil && code(err) != "40P01" && code(err) != "22012" {
+			t.Fatalf("%s: %v", call, err)
+		}
+	}
+	return one == nil && two == nil
+}
+
+// Sets are taken in one order, or callers meet crosswise. A call that is not granted divides by zero here.
+func TestKeySetsInOneOrder(t *testing.T) {
+	const stop = "perform pg_advisory_xact_lock_shared(4711); "
+	for function, c := range map[string]struct{ step, order, call string }{
+		"exclusive_all": {"perform lock.exclusive(next_name);", "order by lock.key(wanted.name)", "select lock.exclusive_all('{a, b, c}') /* %s */"},
+		"try_all":       {"end loop;", "order by asked.key", "select 1 / lock.try_all('{a, b, c}', '{1, 2}', wait => '%s')::integer"},
+	} {
+		t.Run(function, func(t *testing.T) {
+			eachEngine(t, func(t *testing.T, e *env) {
+				after := c.step + " " + stop
+				if function == "try_all" {
+					after = stop + c.step
+				}
+				mutate(t, e, function, c.step, after)
+				if !crosswise(t, e, fmt.Sprintf(c.call, "1 minute")) {
+					t.Error("not both had them all")
+				}
+				mutate(t, e, function, c.order, c.order+" * current_setting('test.direction')::bigint")
+				if crosswise(t, e, fmt.Sprintf(c.call, "2 seconds")) {
+					t.Error("without the order both had them all: this test could not fail")
+				}
+			})
+		})
+	}
+}
+
 func TestKeyExclusiveAll(t *testing.T) {
-	recipe := `create function public.in_given_order(names text[]) returns void language plpgsql as $$
-		declare name text;
-		begin
-			foreach name in array names loop perform lock.exclusive(name); end loop;
-		end $$`
 	eachEngine(t, func(t *testing.T, e *env) {
-		e.sessionAs(t, e.super).exec(recipe)
-		// opposite lets two sessions lock the same names in opposite orders, first all of one and then the rest.
-		// It stops soon after the first deadlock, or after the given number of rounds.
-		opposite := func(function string, rounds int) (deadlocks int) {
-			var names []string
-			for i := range 20 {
-				names = append(names, fmt.Sprintf("name %d", i))
-			}
-			reversed := make([]string, len(names))
-			for i, name := range names {
-				reversed[len(names)-1-i] = name
-			}
-			var mu sync.Mutex
-			var wg sync.WaitGroup
-			for worker := range 4 {
-				s := e.session(t)
-				wg.Go(func() {
-					for range rounds {
-						mu.Lock()
-						enough := deadlocks > 0
-						mu.Unlock()
-						if enough {
-							return
-						}
-						order := names
-						if worker%2 == 1 {
-							order = reversed
-						}
-						_, err := s.conn.Exec(ctx, "select "+function+"($1)", order)
-						mu.Lock()
-						if code(err) == "40P01" {
-							deadlocks++
-						} else if err != nil {
-							t.Errorf("%s: %v", function, err)
-						}
-						mu.Unlock()
-					}
-				})
-			}
-			wg.Wait()
-			return deadlocks
-		}
-		if n := opposite("lock.exclusive_all", 50); n > 0 {
-			t.Errorf("%d deadlocks", n)
-		}
-		if opposite("public.in_given_order", 10000) == 0 {
-			t.Error("locking in the given order did not deadlock either: this test could not fail")
-		}
 		s := e.session(t)
 		s.exec("begin")
 		s.exec("select lock.exclusive_all('{b, a, b, c}')")
@@ -472,6 +469,142 @@ func TestKeyExclusiveAll(t *testing.T) {
 		s.fails("22004", "select lock.exclusive_all('{a, null}')")
 		s.fails("22023", "select lock.exclusive_all('{a, \"\"}')")
 		answers(other, true, "select lock.try_exclusive('a')")
+	})
+}
+
+func TestKeyTryAll(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e *env) {
+		// Known keys, so that sharers meet on the row engine, too.
+		e.session(t).exec("select lock.exclusive_all('{a, b, c}'), lock.exclusive(1), lock.exclusive(2), lock.exclusive(3), lock.exclusive(9)")
+		others := e.session(t)
+		free := func(key string) bool { return get[bool](others, "select lock.try_exclusive("+key+")") }
+		t.Run("takes names and numbers, exclusively and shared", func(t *testing.T) {
+			s := e.session(t)
+			s.exec("begin")
+			answers(s, true, "select lock.try_all(array['b', 'a', 'b'], '{1}', '{c}', '{2}')")
+			for key, shared := range map[string]bool{"'a'": false, "'b'": false, "1": false, "'c'": true, "2": true} {
+				answers(others, false, "select lock.try_exclusive("+key+")")
+				answers(others, shared, "select lock.try_shared("+key+")")
+			}
+			s.exec("commit")
+			answers(s, true, "select lock.try_all()")
+		})
+		// strongest says that a key which is asked for in both ways is held exclusively, by number and by name.
+		strongest := func(t *testing.T) bool {
+			s := e.session(t)
+			s.exec("begin")
+			answers(s, true, "select lock.try_all(array['a'], array[1, 2], array['a'], array[1, lock.key('a')])")
+			held := get[bool](others, "select not lock.try_shared(1) and not lock.try_shared('a') and not lock.try_shared(2)")
+			s.exec("rollback")
+			return held
+		}
+		// clean says that a set which cannot be had leaves nothing held but what was held before, wherever the one that is missing stands.
+		clean := func(t *testing.T, wait string) bool {
+			holder, s := e.session(t), e.session(t)
+			for _, taken := range []string{"1", "2", "3"} {
+				holder.exec("begin")
+				holder.exec("select lock.shared(" + taken + ")")
+				s.exec("begin")
+				s.exec("select lock.exclusive('c'), lock.shared('b')")
+				s.exec("set local lock_timeout = '7s'")
+				answers(s, false, "select lock.try_all(array['a', 'b'], '{3, 2, 1}', wait => '"+wait+"')")
+				answers(s, "7s", "show lock_timeout")
+				for key, want := range map[string]bool{"'a'": true, "1": taken != "1", "2": taken != "2", "3": taken != "3", "'b'": false, "'c'": false} {
+					if free(key) != want {
+						return false
+					}
+				}
+				answers(others, true, "select lock.try_shared('b')")
+				s.exec("commit")
+				holder.exec("commit")
+			}
+			return true
+		}
+		t.Run("takes what is asked for in both ways exclusively", func(t *testing.T) {
+			if !strongest(t) {
+				t.Error("it is shared")
+			}
+		})
+		t.Run("leaves nothing held when one cannot be had", func(t *testing.T) {
+			for _, wait := range []string{"0", "20 milliseconds"} {
+				if !clean(t, wait) {
+					t.Errorf("wait %s: something is left, or lost", wait)
+				}
+			}
+		})
+		t.Run("waits and gets them all", func(t *testing.T) {
+			holder, s := e.session(t), e.session(t)
+			holder.exec("begin")
+			holder.exec("select lock.exclusive(2), lock.exclusive('b')")
+			s.exec("begin")
+			p := s.start("create temp table t on commit drop as select lock.try_all('{a}', '{3}', '{b}', '{1, 2}', '1 hour') as locked")
+			eventually(t, "it holds the first, or waits", func() bool {
+				return e.waiting(t, s.pid) || get[bool](others, "select exists (select from pg_stat_activity where pid = $1 and wait_event = 'PgSleep')", s.pid)
+			})
+			holder.exec("commit")
+			p.ends()
+			answers(s, true, "select locked from t")
+			for _, key := range []string{"'a'", "3", "'b'", "1", "2"} {
+				if free(key) {
+					t.Errorf("%s is free", key)
+				}
+			}
+			s.exec("commit")
+		})
+		t.Run("ends a deadlock with keys that were held before", func(t *testing.T) {
+			a, b := e.session(t), e.session(t)
+			wait := map[string]string{advisory: "1 hour", row: "1 second"}[e.engine]
+			a.exec("begin")
+			a.exec("select lock.exclusive(1)")
+			b.exec("begin")
+			b.exec("select lock.exclusive(2)")
+			one := a.start("select 1 / lock.try_all(exclusive_keys => '{2}', wait => '" + wait + "')::integer")
+			two := b.start("select 1 / lock.try_all(exclusive_keys => '{1}', wait => '" + wait + "')::integer")
+			refused := 0
+			for _, p := range []*pending{one, two} {
+				if err := p.wait(); err != nil {
+					wantCode(t, err, map[string]string{advisory: "40P01", row: "22012"}[e.engine], p.sql)
+					refused++
+				}
+				p.s.exec("rollback")
+			}
+			if refused == 0 {
+				t.Error("both have both")
+			}
+		})
+		t.Run("refuses bad input and changes nothing", func(t *testing.T) {
+			s := e.session(t)
+			s.exec("begin")
+			for call, want := range map[string]string{
+				"null": "22004", "exclusive_keys => null": "22004", "shared_names => null": "22004", "shared_keys => null": "22004", "'{a}', wait => null": "22004",
+				"'{a, null}'": "22004", "'{a}', '{1, null}'": "22004", "'{a}', shared_names => '{null}'": "22004", "'{a}', shared_keys => '{null}'": "22004",
+				`'{a, ""}'`: "22023", `'{a}', shared_names => '{""}'`: "22023", "'{a}', wait => '-1 second'": "22023", "'{a}', wait => '1 month'": "22023",
+				"array['a', repeat('x', 10485760)]": "22023",
+			} {
+				s.exec("savepoint s")
+				if pg := s.fails(want, "select lock.try_all("+call+")"); pg.Hint == "" || len(pg.Message) > 200 {
+					t.Errorf("%s: %.300s, hint %q", call, pg.Message, pg.Hint)
+				}
+				s.exec("rollback to savepoint s")
+			}
+			s.exec("savepoint s")
+			s.fails("22021", "select lock.try_all(array['a', $1::text])", "a\x00b")
+			s.exec("rollback to savepoint s")
+			if !free("'a'") || !free("1") {
+				t.Error("something is held")
+			}
+			s.exec("rollback")
+		})
+		t.Run("the checkers catch a set that is left half, and one that is too weak", func(t *testing.T) {
+			mutate(t, e, "try_all", "bool_and(", "bool_or(")
+			if strongest(t) {
+				t.Error("a shared key is not noticed")
+			}
+			mutate(t, e, "try_all", "raise exception using errcode = 'LK000'", "return false")
+			if clean(t, "0") {
+				t.Error("a half set is not noticed")
+			}
+		})
 	})
 }
 
@@ -569,7 +702,7 @@ func TestKeyStandby(t *testing.T) {
 		answers(s, true, "select exists (select from lock.check() where subject = 'standby')")
 		for _, call := range []string{
 			"lock.exclusive(1)", "lock.shared(1)", "lock.exclusive('a')", "lock.shared('a')", "lock.try_exclusive(1)", "lock.try_shared(1)",
-			"lock.try_exclusive('a', '1 second')", "lock.try_shared('a')", "lock.exclusive_all('{a}')", "lock.unlock(1)", "lock.unlock('a')",
+			"lock.try_exclusive('a', '1 second')", "lock.try_shared('a')", "lock.exclusive_all('{a}')", "lock.try_all('{a}')", "lock.unlock(1)", "lock.unlock('a')",
 			"lock.vacuum()",
 		} {
 			s.fails("25006", "select "+call)
@@ -903,7 +1036,7 @@ func TestKeyWritesNothing(t *testing.T) {
 	holder.exec("select lock.exclusive(2), lock.exclusive('two')")
 	for _, call := range []string{
 		"lock.exclusive(1)", "lock.shared(1)", "lock.exclusive('one')", "lock.shared('one')", "lock.try_exclusive(1)", "lock.try_exclusive(1, '1 second')",
-		"lock.try_exclusive('one', '1 second')", "lock.exclusive_all('{a, b}')", "lock.try_exclusive(2)", "lock.try_shared(2)", "lock.try_exclusive('two')", "lock.try_shared('two')",
+		"lock.try_exclusive('one', '1 second')", "lock.exclusive_all('{a, b}')", "lock.try_all('{a, b}', '{1}', '{c}', wait => '1 second')", "lock.try_all('{a, two}', '{1, 2}')", "lock.try_exclusive(2)", "lock.try_shared(2)", "lock.try_exclusive('two')", "lock.try_shared('two')",
 	} {
 		s.exec("begin")
 		s.exec("select " + call)
@@ -940,6 +1073,11 @@ func TestKeyGo(t *testing.T) {
 				must(t, q.ExclusiveName(ctx, "one"))
 				must(t, q.SharedName(ctx, "two"))
 				must(t, q.ExclusiveAll(ctx, []string{"a", "b"}))
+				all, err := q.TryAll(ctx, db.TryAllParams{ExclusiveKeys: []int64{3}, SharedNames: []string{"two"}})
+				must(t, err)
+				if !all {
+					t.Error("TryAll: not granted")
+				}
 				other := db.New(e.pool)
 				for _, got := range []struct {
 					want bool
@@ -973,7 +1111,7 @@ func TestKeyGo(t *testing.T) {
 			must(t, err)
 			forgotten, err := db.New(e.pool).Vacuum(ctx)
 			must(t, err)
-			if want := map[string]int64{row: 4}[e.engine]; forgotten != want { // 2, two, a and b; nobody waited for a name
+			if want := map[string]int64{row: 5}[e.engine]; forgotten != want { // 2, two, a, b and 3; nobody waited for a name
 				t.Errorf("vacuum forgot %d keys, want %d", forgotten, want)
 			}
 		})
@@ -990,6 +1128,90 @@ func TestKeyGo(t *testing.T) {
 				return err
 			}))
 			answers(e.session(t), true, "select lock.try_exclusive('k') and lock.try_exclusive(-7) and lock.try_exclusive(8)")
+		})
+		t.Run("a try answers, and calls its closure only when it has the key", func(t *testing.T) {
+			holder := e.session(t)
+			holder.exec("select lock.exclusive_all('{p, q}'), lock.exclusive(5)")
+			for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+				pool := openPool(t, e.url+"&default_query_exec_mode="+strings.ReplaceAll(mode.String(), " ", "_"), 2)
+				if pool.Config().ConnConfig.DefaultQueryExecMode != mode {
+					t.Fatalf("mode %v", mode)
+				}
+				// ask returns the answer, and whether the closure was called with the key in hand.
+				ask := func(t *testing.T, try func(fn func(pgx.Tx) error) (bool, error), key string) (bool, bool) {
+					t.Helper()
+					called := false
+					got, err := try(func(tx pgx.Tx) error {
+						called = true
+						answers(holder, false, "select lock.try_exclusive("+key+")")
+						return nil
+					})
+					must(t, err)
+					return got, called
+				}
+				exclusive := func(fn func(pgx.Tx) error) (bool, error) {
+					return locks.TryExclusive(ctx, pool, "p", 10*time.Millisecond, fn)
+				}
+				shared := func(fn func(pgx.Tx) error) (bool, error) { return locks.TryShared(ctx, pool, int32(5), 0, fn) }
+				all := func(fn func(pgx.Tx) error) (bool, error) {
+					return true, locks.ExclusiveAll(ctx, pool, []string{"q", "p", "q"}, fn)
+				}
+				for range 2 {
+					for _, c := range []struct {
+						try func(func(pgx.Tx) error) (bool, error)
+						key string
+					}{{exclusive, "'p'"}, {shared, "5"}, {all, "'q'"}} {
+						if got, called := ask(t, c.try, c.key); !got || !called {
+							t.Errorf("%v, %s, free: %v, called %v", mode, c.key, got, called)
+						}
+					}
+				}
+				holder.exec("begin")
+				holder.exec("select lock.shared('p'), lock.exclusive(5)")
+				if got, called := ask(t, exclusive, ""); got || called {
+					t.Errorf("%v, exclusive, taken: %v, called %v", mode, got, called)
+				}
+				if got, called := ask(t, shared, ""); got || called {
+					t.Errorf("%v, shared, taken: %v, called %v", mode, got, called)
+				}
+				holder.exec("commit")
+				if acquired, all := pool.Stat().AcquiredConns(), pool.Stat().NewConnsCount(); acquired != 0 || all > 1 {
+					t.Errorf("%v: %d connections are not given back, %d were opened", mode, acquired, all)
+				}
+				const odd = `it's "quoted" \ and ; -- so`
+				must(t, locks.Exclusive(ctx, pool, odd, func(pgx.Tx) error {
+					answers(holder, false, "select lock.try_shared($1::text)", odd)
+					return nil
+				}))
+				if err := locks.Exclusive(ctx, pool, "a\x00b", func(pgx.Tx) error { t.Error("called"); return nil }); err == nil {
+					t.Errorf("%v: a NUL is no error", mode)
+				}
+			}
+			must(t, locks.ExclusiveAll(ctx, e.pool, nil, func(pgx.Tx) error { return nil }))
+			never := func(pgx.Tx) error { t.Error("called"); return nil }
+			_, err := locks.TryExclusive(ctx, e.pool, "p", -time.Second, never)
+			wantCode(t, err, "22023", "a negative wait")
+			wantCode(t, locks.ExclusiveAll(ctx, e.pool, []string{"a", ""}, never), "22023", "an empty name")
+			oops := errors.New("oops")
+			if got, err := locks.TryShared(ctx, e.pool, "p", 0, func(pgx.Tx) error { return oops }); got || !errors.Is(err, oops) || err.Error() != `locks: hold key "p": oops` {
+				t.Errorf("%v, %v", got, err)
+			}
+		})
+		t.Run("the closure's transaction has all that pgx has", func(t *testing.T) {
+			var kept pgx.Tx
+			must(t, locks.Exclusive(ctx, e.pool, "k", func(tx pgx.Tx) error {
+				kept = tx
+				inner, err := tx.Begin(ctx)
+				must(t, err)
+				_, err = inner.Exec(ctx, "select 1 / 0")
+				wantCode(t, err, "22012", "inside")
+				must(t, inner.Rollback(ctx))
+				must(t, tx.SendBatch(ctx, &pgx.Batch{}).Close())
+				return tx.QueryRow(ctx, "select 1").Scan(new(int))
+			}))
+			if _, err := kept.Exec(ctx, "select 1"); !errors.Is(err, pgx.ErrTxClosed) {
+				t.Errorf("after the end: %v", err)
+			}
 		})
 		t.Run("rolls back on an error and on a panic", func(t *testing.T) {
 			oops := fmt.Errorf("oops")

@@ -74,7 +74,7 @@ func TestWithLease(t *testing.T) {
 				return now[0].RenewedAt.Sub(now[0].AcquiredAt) > 3*ttl
 			})
 			return ctx.Err()
-		})
+		}, nil)
 		must(t, err)
 		if left := leaseHolders(t, e, "a"); len(left) != 0 {
 			t.Fatalf("left behind: %+v", left)
@@ -91,21 +91,21 @@ func TestWithLease(t *testing.T) {
 			err := locks.WithLease(ctx, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error {
 				t.Error("two holders")
 				return nil
-			})
+			}, nil)
 			if !errors.Is(err, locks.ErrLeaseHeld) || errors.Is(err, locks.ErrLeaseLost) {
 				t.Errorf("got %v", err)
 			}
-			must(t, locks.WithLease(ctx, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, locks.LeasePermits(2)))
+			must(t, locks.WithLease(ctx, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, &locks.LeaseOptions{Permits: 2}))
 			return errLeaseWork
-		}, locks.LeaseOwner("me"))
+		}, &locks.LeaseOptions{Owner: "me"})
 		if !errors.Is(err, errLeaseWork) || errors.Is(err, locks.ErrLeaseHeld) || errors.Is(err, locks.ErrLeaseLost) {
 			t.Fatalf("got %v", err)
 		}
 		nothing := func(context.Context, locks.Lease) error { t.Error("called"); return nil }
-		wantCode(t, locks.WithLease(ctx, e.pool, "", time.Hour, nothing), "22023", "an empty name")
-		wantCode(t, locks.WithLease(ctx, e.pool, "b", 0, nothing), "22023", "no ttl")
-		wantCode(t, locks.WithLease(ctx, e.pool, "b", time.Hour, nothing, locks.LeaseOwner("")), "22023", "an empty owner")
-		wantCode(t, locks.WithLease(ctx, e.pool, "b", time.Hour, nothing, locks.LeasePermits(0), locks.LeaseWait()), "22023", "no permits")
+		wantCode(t, locks.WithLease(ctx, e.pool, "", time.Hour, nothing, nil), "22023", "an empty name")
+		wantCode(t, locks.WithLease(ctx, e.pool, "b", 0, nothing, nil), "22023", "no ttl")
+		wantCode(t, locks.WithLease(ctx, e.pool, "b", time.Hour, nothing, &locks.LeaseOptions{Owner: strings.Repeat("x", 1025)}), "22023", "a long owner")
+		wantCode(t, locks.WithLease(ctx, e.pool, "b", time.Hour, nothing, &locks.LeaseOptions{Permits: -1, Wait: true}), "22023", "less than no permits")
 	})
 
 	t.Run("releases when the work panics or the caller gives up", func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestWithLease(t *testing.T) {
 					t.Error("the panic is gone")
 				}
 			}()
-			locks.WithLease(ctx, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error { panic(errLeaseWork) })
+			locks.WithLease(ctx, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error { panic(errLeaseWork) }, nil)
 		}()
 		if left := leaseHolders(t, e, "a"); len(left) != 0 {
 			t.Fatalf("left behind by a panic: %+v", left)
@@ -127,7 +127,7 @@ func TestWithLease(t *testing.T) {
 			cancel()
 			<-ctx.Done()
 			return ctx.Err()
-		})
+		}, nil)
 		if !errors.Is(err, context.Canceled) || errors.Is(err, locks.ErrLeaseLost) {
 			t.Fatalf("got %v", err)
 		}
@@ -157,7 +157,7 @@ func TestWithLease(t *testing.T) {
 				t.Errorf("somebody has it: %+v", now)
 			}
 			return errLeaseWork
-		})
+		}, nil)
 		if !errors.Is(err, locks.ErrLeaseLost) || !errors.Is(err, errLeaseWork) || errors.Is(err, locks.ErrLeaseHeld) {
 			t.Fatalf("got %v", err)
 		}
@@ -165,7 +165,7 @@ func TestWithLease(t *testing.T) {
 		err = locks.WithLease(ctx, e.pool, "a", time.Hour, func(ctx context.Context, lease locks.Lease) error {
 			_, err := operator.ForceReleaseLease(ctx, db.ForceReleaseLeaseParams{Name: "a", Token: lease.Token, Reason: "it hangs"})
 			return err
-		})
+		}, nil)
 		if !errors.Is(err, locks.ErrLeaseLost) {
 			t.Fatalf("got %v", err)
 		}
@@ -189,7 +189,7 @@ func TestWithLease(t *testing.T) {
 			}
 			s.exec("rollback")
 			return nil
-		})
+		}, nil)
 		if !errors.Is(err, locks.ErrLeaseLost) {
 			t.Fatalf("got %v", err)
 		}
@@ -220,7 +220,7 @@ func TestWithLease(t *testing.T) {
 			must(t, err)
 			eventually(t, "another succeeds", func() bool { return leaseRenewed(t, e).After(before) })
 			return ctx.Err()
-		}))
+		}, nil))
 	})
 
 	t.Run("does not begin with a lease that is too short to be held", func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestWithLease(t *testing.T) {
 		err := locks.WithLease(ctx, e.pool, "a", time.Microsecond, func(ctx context.Context, lease locks.Lease) error {
 			t.Error("called")
 			return nil
-		})
+		}, nil)
 		if !errors.Is(err, locks.ErrLeaseLost) {
 			t.Fatalf("got %v", err)
 		}
@@ -274,7 +274,7 @@ func TestWithLeaseWait(t *testing.T) {
 		must(t, locks.WithLease(ctx, e.pool, "a", ttl, func(ctx context.Context, lease locks.Lease) error {
 			for range waiters {
 				group.Go(func() {
-					if err := locks.WithLease(limited, pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, locks.LeaseWait()); err != nil {
+					if err := locks.WithLease(limited, pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, &locks.LeaseOptions{Wait: true}); err != nil {
 						t.Error(err)
 					}
 				})
@@ -287,7 +287,7 @@ func TestWithLeaseWait(t *testing.T) {
 				t.Errorf("%d queries of %d waiters in %.1f ttls", asked, waiters, passed)
 			}
 			return ctx.Err()
-		}))
+		}, nil))
 		queries.asked.Store(0)
 		group.Wait()
 		if asked := queries.asked.Load(); asked > waiters*(waiters+1)/2+waiters {
@@ -300,7 +300,7 @@ func TestWithLeaseWait(t *testing.T) {
 		t.Helper()
 		done := make(chan error, 1)
 		go func() {
-			done <- locks.WithLease(ctx, pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, locks.LeaseWait())
+			done <- locks.WithLease(ctx, pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil }, &locks.LeaseOptions{Wait: true})
 		}()
 		eventually(t, "it waits", func() bool {
 			var awaited bool
@@ -349,7 +349,7 @@ func TestWithLeaseWait(t *testing.T) {
 		e.session(t).lease("a", 1)
 		inner, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
-		err := locks.WithLease(inner, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error { t.Error("called"); return nil }, locks.LeaseWait())
+		err := locks.WithLease(inner, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error { t.Error("called"); return nil }, &locks.LeaseOptions{Wait: true})
 		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, locks.ErrLeaseHeld) {
 			t.Fatalf("got %v", err)
 		}
@@ -386,7 +386,7 @@ func leaseCampaign(url string) error {
 			token = lease.Token
 			out.Encode(leaseEvent{What: "leads", Token: token})
 			return leaseLead(ctx, pool, lease, out)
-		}, locks.LeaseWait())
+		}, &locks.LeaseOptions{Wait: true})
 		out.Encode(leaseEvent{What: "ends", Token: token, Yes: errors.Is(err, locks.ErrLeaseLost)})
 	}
 	return nil

@@ -892,7 +892,7 @@ func TestLeaseWait(t *testing.T) {
 					err := locks.WithLease(limited, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error {
 						runs.Add(1)
 						return nil
-					}, locks.LeaseWait(), locks.LeasePermits(2))
+					}, &locks.LeaseOptions{Wait: true, Permits: 2})
 					if err != nil {
 						t.Error(err)
 						return

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -54,11 +55,26 @@ func TestKeyRoundTrips(t *testing.T) {
 		return turns.Load() - before
 	}
 	nothing := func(pgx.Tx) error { return nil }
-	if n := count(func() error { return locks.Exclusive(ctx, pool, "k", nothing) }); n != 2 {
-		t.Errorf("Exclusive took %d round trips", n)
-	}
-	if n := count(func() error { return locks.Shared(ctx, pool, 7, nothing) }); n != 2 {
-		t.Errorf("Shared took %d round trips", n)
+	holder := e.session(t)
+	holder.exec("begin")
+	holder.exec("select lock.exclusive('held')")
+	for name, closure := range map[string]func() error{
+		"Exclusive":    func() error { return locks.Exclusive(ctx, pool, "k", nothing) },
+		"Shared":       func() error { return locks.Shared(ctx, pool, 7, nothing) },
+		"ExclusiveAll": func() error { return locks.ExclusiveAll(ctx, pool, []string{"a", "b"}, nothing) },
+		"TryExclusive": func() error { _, err := locks.TryExclusive(ctx, pool, 7, time.Second, nothing); return err },
+		"TryShared, denied": func() error {
+			got, err := locks.TryShared(ctx, pool, "held", 0, nothing)
+			if got {
+				t.Error("TryShared: granted")
+			}
+			return err
+		},
+	} {
+		must(t, closure()) // the first on a connection prepares its statements
+		if n := count(closure); n != 2 {
+			t.Errorf("%s took %d round trips", name, n)
+		}
 	}
 	three := count(func() error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {

@@ -106,6 +106,12 @@ func showKeys(ctx context.Context, d *demo) error {
 		}
 	}
 	d.say("has %s and %s", keys[0], keys[1])
+	var all bool
+	err = d.conn.QueryRow(ctx, "select lock.try_all(array['"+keyName+":of nobody', $1], array[$2::bigint])", keyName, keyNumber).Scan(&all)
+	if err != nil {
+		return err
+	}
+	d.say("lock.try_all asks for both and a free one, all or nothing, and is told %v", all)
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -125,7 +125,7 @@ func lead(ctx context.Context, p *process) error {
 		}
 		<-ctx.Done()
 		return context.Cause(ctx)
-	}, locks.LeaseWait(), locks.LeaseOwner(p.Name))
+	}, &locks.LeaseOptions{Wait: true, Owner: p.Name})
 	if errors.Is(err, locks.ErrLeaseLost) {
 		p.say("goes on, and knows at once: %v", locks.ErrLeaseLost)
 		return nil

@@ -1,0 +1,26 @@
+package locks_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
+)
+
+// A report is sent at most once in 20 hours, whoever asks.
+func ExampleNewTimeout() {
+	_, err := db.New(pool).CreateTimeout(ctx, db.CreateTimeoutParams{TaskID: "daily report", Timeout: 20 * time.Hour})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var timeout locks.Timeout = locks.NewTimeout(pool)
+	for range 2 {
+		acquired, err := timeout.Acquire(ctx, "daily report")
+		fmt.Println(acquired, err)
+	}
+	// Output:
+	// true <nil>
+	// false <nil>
+}
