@@ -71,13 +71,15 @@ type Activity struct {
 	Details string
 }
 
-// Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
+// Tasks that are not done and have no capture left, with the last error as message: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
 type DeadLetter struct {
 	QueueID   string
 	ID        string
 	Status    TaskStatus
 	Attempt   int64
+	Tries     int32
 	Owner     *string
+	Message   *string
 	Payload   json.RawMessage
 	CreatedAt time.Time
 	ChangedAt time.Time
@@ -218,10 +220,10 @@ type Request struct {
 	Payload       json.RawMessage
 	// Who captured it last: the process_id of lock.capture_request.
 	ProcessID pgtype.UUID
-	// What lock.settle_request was given: why it is in error, or was put back.
+	// What lock.settle_request was given, at most 4000 characters of it: why it is in error, or was put back.
 	Message *string
-	// How often it was settled or put back; a worker's rollback or death does not count.
-	Attempts int32
+	// How often it was captured, the capture at hand included; one that was rolled back, or whose worker died, never happened.
+	Tries int32
 	// Put back to be tried again not before this time; its entity waits as long. Null: at once.
 	AvailableAt *time.Time
 	// Set by the trigger that checks a new request. Leave it out: a new request that comes with it is taken as checked, and wakes nobody.
@@ -251,8 +253,10 @@ type Task struct {
 	QueueID string
 	ID      string
 	Status  TaskStatus
-	// How often it was captured. Only the worker with this attempt may settle or extend it.
+	// The fencing number: it grows with every capture and never comes back. Only the worker with this attempt may settle or extend it.
 	Attempt int64
+	// How often it was captured, the capture at hand included, since it was created, revived by lock.retry_task or last done; what was given back as new does not count.
+	Tries int32
 	// How often it may still be captured; null: any number of times; failed with 0 is a dead letter.
 	RetriesLeft *int32
 	// How long a capture may hold it before the next capture takes it over; null: for ever.
@@ -262,7 +266,9 @@ type Task struct {
 	// When its time in_progress runs out; null: never, or it is not in_progress.
 	Deadline *time.Time
 	// Who captured it last, as that capture said.
-	Owner     *string
+	Owner *string
+	// The last error that a worker told, at most 4000 characters of it, until the task is done.
+	Message   *string
 	Payload   json.RawMessage
 	CreatedAt time.Time
 	// When its status or attempt changed last.

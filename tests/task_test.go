@@ -103,7 +103,7 @@ func TestTaskCapture(t *testing.T) {
 		answers(s, "d:1", captured+"lock.capture(3, statuses => '{failed,done,new}')")
 		answers(s, 10000, "select lock.create_tasks(array(select (n * 7919 % 10000)::text from generate_series(1, 10000) n), 'bulk')")
 		answers(s, true, "select bool_and(id::integer = n * 7919 % 10000) from lock.capture(10000, 'bulk') with ordinality as t ("+
-			"queue_id, id, status, attempt, retries_left, timeout, available_at, deadline, owner, payload, created_at, changed_at, n)")
+			"queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at, n)")
 	})
 	t.Run("statuses done and failed are captured again and again", func(t *testing.T) {
 		t.Parallel()
@@ -483,7 +483,8 @@ func TestTaskBadInput(t *testing.T) {
 		{"22004", "select lock.settle_and_capture('{a}', '{1}', '{null}', 1)", nil},
 		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{in_progress}', 1)", nil},
 		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done,done}', 1)", nil},
-		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done}', 0)", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done}', -1)", nil},
+		{"22004", "select lock.settle_and_capture('{a}', '{1}', '{done}', null)", nil},
 		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done}', 1, delays => '{1 s,1 s}')", nil},
 		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done}', 1, delays => '{-1 s}')", nil},
 		{"22004", "select lock.extend_task('a', null, '1 s')", nil},
@@ -503,7 +504,7 @@ func TestTaskBadInput(t *testing.T) {
 		{"22004", "select lock.purge_tasks('1 day', null)", nil},
 		{"22023", "select lock.purge_tasks('1 day', status => 'new')", nil},
 		{"42501", "select * from lock.task", nil},
-		{"42501", "select lock_internal.settle('{a}', '{1}', '{done}', 'default', null)", nil},
+		{"42501", "select lock_internal.settle('{a}', '{1}', '{done}', 'default', null, null)", nil},
 	} {
 		pg := s.fails(bad.code, bad.sql, bad.args...)
 		if (strings.HasPrefix(bad.code, "22") && bad.code != "22P02" || bad.code == "P0002") && pg.Hint == "" {
@@ -666,6 +667,7 @@ func TestTaskStorm(t *testing.T) {
 				for {
 					tasks, err := db.New(e.pool).SettleAndCapture(ctx, db.SettleAndCaptureParams{
 						Ids: ids, Attempts: attempts, Results: results, Max: 1 + rand.Int32N(5), QueueID: "default", Statuses: []string{"new"},
+						Shortest: time.Second, Longest: time.Hour, MaxTries: 25,
 					})
 					if err != nil {
 						t.Error(err)

@@ -508,6 +508,21 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/common/bounded.sql
+-- +goose StatementBegin
+-- bounded is a message as it is kept: its first 4000 characters; null for an empty one.
+create or replace function lock_internal.bounded(
+    message  text
+)
+returns text
+language sql
+immutable
+parallel safe
+as $$
+    select nullif(left(bounded.message, 4000), '');
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/common/check_count.sql
 -- +goose StatementBegin
 -- check_count refuses a number of things that is null or below 1.
@@ -937,6 +952,9 @@ drop function if exists lock_internal.check_id(text, text);
 
 -- gone: sql/functions/common/check_count.sql
 drop function if exists lock_internal.check_count(integer, text);
+
+-- gone: sql/functions/common/bounded.sql
+drop function if exists lock_internal.bounded(text);
 
 -- gone: sql/functions/common/await_row.sql
 drop function if exists lock_internal.await_row(regclass, name, text, integer);

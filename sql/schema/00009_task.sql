@@ -36,11 +36,13 @@ create table if not exists lock.task (
     id            text collate "C"  not null,
     status        lock.task_status  not null default 'new',
     attempt       bigint            not null default 0,
+    tries         integer           not null default 0,
     retries_left  integer,
     timeout       interval,
     available_at  timestamptz       not null default clock_timestamp(),
     deadline      timestamptz,
     owner         text,
+    message       text,
     payload       jsonb,
     created_at    timestamptz       not null default clock_timestamp(),
     changed_at    timestamptz       not null default clock_timestamp(),
@@ -53,7 +55,13 @@ comment on table lock.task is
     'Named tasks that lock.capture hands out. Ids are unique within their queue.';
 
 comment on column lock.task.attempt is
-    'How often it was captured. Only the worker with this attempt may settle or extend it.';
+    'The fencing number: it grows with every capture and never comes back. Only the worker with this attempt may settle or extend it.';
+
+comment on column lock.task.tries is
+    'How often it was captured, the capture at hand included, since it was created, revived by lock.retry_task or last done; what was given back as new does not count.';
+
+comment on column lock.task.message is
+    'The last error that a worker told, at most 4000 characters of it, until the task is done.';
 
 comment on column lock.task.retries_left is
     'How often it may still be captured; null: any number of times; failed with 0 is a dead letter.';
@@ -83,16 +91,39 @@ create index if not exists task_queue_id_status_exhausted_idx on lock.task (queu
     where status <> 'in_progress' and retries_left = 0;
 
 create or replace view lock.dead_letter with (security_barrier) as
-select task.queue_id, task.id, task.status, task.attempt, task.owner, task.payload, task.created_at, task.changed_at
+select task.queue_id, task.id, task.status, task.attempt, task.tries, task.owner, task.message, task.payload, task.created_at, task.changed_at
 from lock.task
 where task.status <> 'in_progress'
   and task.status <> 'done'
   and task.retries_left = 0;
 
 comment on view lock.dead_letter is
-    'Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.';
+    'Tasks that are not done and have no capture left, with the last error as message: failed ones, and new ones that were created or given back so. lock.retry_task revives one.';
 
 -- functions of task: written by make migration, not by hand
+
+-- file: sql/functions/task/backoff.sql
+-- +goose StatementBegin
+-- backoff is the pause after so many tries: twice as long each time, with jitter, between shortest and longest.
+create or replace function lock_internal.backoff(
+    tries     integer,
+    shortest  interval,
+    longest   interval
+)
+returns interval
+language sql
+volatile
+parallel safe
+as $$
+    select greatest(
+        backoff.shortest,
+        make_interval(secs => (0.5 + random() / 2) * least(
+            extract(epoch from backoff.longest)::double precision,
+            extract(epoch from backoff.shortest)::double precision * 2 ^ least(backoff.tries, 50)
+        ))
+    );
+$$;
+-- +goose StatementEnd
 
 -- file: sql/functions/task/check_statuses.sql
 -- +goose StatementBegin
@@ -186,6 +217,7 @@ begin
         set status = 'failed',
             available_at = began,
             deadline = null,
+            message = 'not settled within its timeout',
             changed_at = began
         where task.id = any (chosen)
           and task.queue_id = capture.queue_id
@@ -217,6 +249,7 @@ begin
                 update lock.task
                 set status = 'in_progress',
                     attempt = task.attempt + 1,
+                    tries = task.tries + 1,
                     retries_left = task.retries_left - 1,
                     deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
                     owner = capture.owner,
@@ -238,7 +271,7 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.capture(integer, text, text[], text, timestamptz) is
-    'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, retries_left - 1, oldest available_at first within one status, '
+    'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, tries + 1, retries_left - 1, oldest available_at first within one status, '
     'statuses in their order of preference, before them all tasks that have been in_progress for longer than their timeout. Returns them as they '
     'are now; give their attempt back to lock.set_status. Never waits and never gives one attempt to two callers; no row: nothing can be '
     'had now. owner is only kept for people to read. since: only tasks that became available then or later, and none that timed out '
@@ -248,6 +281,32 @@ comment on function lock.capture(integer, text, text[], text, timestamptz) is
     'before you capture, and do nothing that can wait afterwards. A timed-out task without a retry becomes failed instead. '
     'Errors: 22004 null max, queue_id or statuses; 22023 max below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
     'From the state transition of the SQL locks article, whose query gives one task to two callers.';
+
+-- file: sql/functions/task/check_dead.sql
+-- +goose StatementBegin
+-- check_dead refuses a dead letter that has not failed.
+create or replace function lock_internal.check_dead(
+    dead    boolean,
+    status  lock.task_status
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_dead.dead is null then
+        raise exception 'dead must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass true with status failed for a dead letter, or false.';
+    elsif check_dead.dead and check_dead.status <> 'failed' then
+        raise exception 'only what is settled as failed can be a dead letter, not as %', check_dead.status
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass dead => true with status failed only.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
 
 -- file: sql/functions/task/check_ids.sql
 -- +goose StatementBegin
@@ -651,7 +710,7 @@ $$;
 comment on function lock.purge_tasks(interval, integer, text, lock.task_status) is
     'Deletes at most max done tasks that were settled longer than older_than ago, oldest first, and returns how many; with status failed '
     'the dead letters, never a task that can still be captured as failed. Skips what others hold, never waits. Call it until it returns less than max. A purged id can be '
-    'created again, and then counts its attempts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
+    'created again, and then its attempt counts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
 
 -- file: sql/functions/task/retry_task.sql
 -- +goose StatementBegin
@@ -673,6 +732,7 @@ begin
     perform lock_internal.check_count(coalesce(retry_task.retries_left, 1), 'retries_left');
     update lock.task
     set status = 'new',
+        tries = 0,
         retries_left = retry_task.retries_left,
         available_at = clock_timestamp(),
         deadline = null,
@@ -691,8 +751,8 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.retry_task(text, integer, text) is
-    'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number). '
-    'False: it is in_progress; settle it first. Its attempts go on counting. Waits while another transaction is changing the task. Wakes idle '
+    'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number), '
+    'and a fresh start for back-off: tries 0. False: it is in_progress; settle it first. Its attempt goes on counting. Waits while another transaction is changing the task. Wakes idle '
     'workers at commit. Errors: P0002 unknown task; 22004 null id or queue_id; 22023 bad id, retries_left below 1.';
 
 -- file: sql/functions/task/retry_tasks.sql
@@ -725,6 +785,7 @@ begin
     foreach wanted in array '{failed,new}'::lock.task_status[] loop
         update lock.task
         set status = 'new',
+            tries = 0,
             retries_left = retry_tasks.retries_left,
             available_at = clock_timestamp(),
             changed_at = clock_timestamp()
@@ -753,7 +814,7 @@ $$;
 
 comment on function lock.retry_tasks(text, integer, integer) is
     'Revives at most max dead letters of a queue (lock.dead_letter), those that died first, then those that never were tried: new, available now, with retries_left captures ahead (null: '
-    'any number). Returns how many: call it again while it returns max. Their attempts go on counting. Never waits: what another transaction is '
+    'any number). Returns how many: call it again while it returns max. Their tries are 0 again. Never waits: what another transaction is '
     'changing is passed over. Wakes idle workers at commit. Errors: 22004 null queue_id or max; 22023 bad queue_id, retries_left or max below 1; '
     '40001 under REPEATABLE READ and SERIALIZABLE.';
 
@@ -769,7 +830,9 @@ create or replace function lock.set_status(
     status    lock.task_status,
     attempt   bigint    default null,
     queue_id  text      default 'default',
-    delay     interval  default '0'
+    delay     interval  default '0',
+    message   text      default null,
+    dead      boolean   default false
 )
 returns boolean
 language plpgsql
@@ -785,10 +848,24 @@ begin
     if set_status.delay is null or set_status.delay <> interval '0' then
         perform lock_internal.check_interval(set_status.delay, 'delay', true);
     end if;
+    if set_status.dead is null or set_status.dead and set_status.status <> 'failed' then
+        perform lock_internal.check_dead(set_status.dead, set_status.status);
+    end if;
     update lock.task
     set status = set_status.status,
+        tries = case
+            when set_status.status = 'done' then 0
+            when set_status.status = 'new' and set_status.attempt is not null then task.tries - 1
+            else task.tries
+        end,
+        retries_left = case
+            when set_status.dead then 0
+            when set_status.status = 'new' and set_status.attempt is not null then task.retries_left + 1
+            else task.retries_left
+        end,
         available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
         deadline = null,
+        message = coalesce(lock_internal.bounded(set_status.message), case when set_status.status <> 'done' then task.message end),
         changed_at = clock_timestamp()
     where task.queue_id = set_status.queue_id
       and task.id = set_status.id
@@ -797,7 +874,7 @@ begin
         perform lock_internal.check_known(set_status.id, set_status.queue_id);
         return false;
     end if;
-    if set_status.status <> 'done' then
+    if set_status.status <> 'done' and not set_status.dead then
         perform lock_internal.wake('lock_task', set_status.queue_id);
     end if;
     return true;
@@ -805,25 +882,35 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.set_status(text, lock.task_status, bigint, text, interval) is
+comment on function lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean) is
     'Settles a captured task as done, failed or (to give it back) new. With the attempt that lock.capture returned: false when the task was '
-    'taken over, settled or set by somebody else since, and nothing changes. Without attempt: sets any task, whoever has it, and makes that '
-    'worker''s attempt stale; for operators and for the article''s plain state machine. delay: no capture of it before that has passed. '
-    'Keeps retries_left. Waits while another transaction is changing the task. Wakes idle workers, except for done. '
-    'Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months.';
+    'taken over, settled or set by somebody else since, and nothing changes; new makes that capture as if it had not been: tries - 1, '
+    'retries_left + 1. Without attempt: sets any task, whoever has it, and makes that worker''s attempt stale; for operators and for the '
+    'article''s plain state machine. It does what it is told and backs off from nothing by itself: delay: no capture of the task before that '
+    'has passed. message: the last error; its first 4000 characters are kept until the task is done (null: the one before). dead, only with '
+    'failed: no capture is left, and the task is a dead letter. Waits while another transaction is changing the task. Wakes idle workers, '
+    'except for done and dead. Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months, '
+    'dead without failed.';
 
 -- file: sql/functions/task/settle.sql
 -- +goose StatementBegin
--- settle ends the attempts that are still theirs: every id in its own status, with its own delay; returns how many.
+-- settle ends the attempts that are still theirs: every id with its own result, delay and message; returns how many.
 --
 -- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
 -- the same tasks go through them in the same order.
+--
+-- dead is failed with no capture left. retry is failed with a pause that grows with the tries, and dead at max_tries when the task has
+-- no limit of its own.
 create or replace function lock_internal.settle(
-    ids       text[],
-    attempts  bigint[],
-    results   text[],
-    queue_id  text,
-    delays    interval[]
+    ids        text[],
+    attempts   bigint[],
+    results    text[],
+    queue_id   text,
+    delays     interval[],
+    messages   text[],
+    shortest   interval  default '1 second',
+    longest    interval  default '1 hour',
+    max_tries  integer   default 25
 )
 returns bigint
 language plpgsql
@@ -844,23 +931,25 @@ begin
     if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
         perform lock_internal.check_id(settle.queue_id, 'queue_id');
     end if;
-    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays)) > 1 then
-        raise exception 'attempts, statuses and delays must have one dimension'
+    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays), array_ndims(settle.messages)) > 1 then
+        raise exception 'attempts, results, delays and messages must have one dimension'
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass arrays of the same length.';
     elsif settle.attempts is null or array_position(settle.attempts, null) is not null
         or settle.results is null or array_position(settle.results, null) is not null
     then
-        raise exception 'attempts, statuses and their elements must not be null'
+        raise exception 'attempts, results and their elements must not be null'
             using errcode = 'null_value_not_allowed',
-                  hint = 'Pass the attempt that lock.capture returned for each id, and new, done or failed.';
-    elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given or cardinality(settle.delays) <> given then
-        raise exception '% ids, % attempts, % statuses and % delays', given, cardinality(settle.attempts), cardinality(settle.results),
-                coalesce(cardinality(settle.delays), given)
+                  hint = 'Pass the attempt that lock.capture returned for each id, and new, done, failed, dead or retry.';
+    elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given
+        or cardinality(settle.delays) <> given or cardinality(settle.messages) <> given
+    then
+        raise exception '% ids, % attempts, % results, % delays and % messages', given, cardinality(settle.attempts), cardinality(settle.results),
+                coalesce(cardinality(settle.delays), given), coalesce(cardinality(settle.messages), given)
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass arrays of the same length.';
-    elsif not settle.results <@ '{new,done,failed}' then
-        raise exception 'a task is settled as new, done or failed, not as %', left(settle.results::text, 60)
+    elsif not settle.results <@ '{new,done,failed,dead,retry}' then
+        raise exception 'a task is settled as new, done, failed, dead or retry, not as %', left(settle.results::text, 60)
             using errcode = 'invalid_parameter_value',
                   hint = 'Use lock.extend_task to hold a task for longer.';
     end if;
@@ -869,15 +958,35 @@ begin
         from unnest(settle.delays) as delay
         where delay <> interval '0';
     end if;
+    if settle.shortest is distinct from '1 second' or settle.longest is distinct from '1 hour' or settle.max_tries is distinct from 25 then
+        perform lock_internal.check_interval(settle.shortest, 'shortest', true);
+        perform lock_internal.check_interval(settle.longest, 'longest', true);
+        perform lock_internal.check_count(settle.max_tries, 'max_tries');
+        if settle.longest < settle.shortest then
+            raise exception 'longest is %, and shorter than shortest, which is %', settle.longest, settle.shortest
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass the bounds of the pause between two tries.';
+        end if;
+    end if;
 
     update lock.task
-    set status = result.status::lock.task_status,
-        available_at = (lock_internal.utc(clock_timestamp()) + coalesce(result.delay, '0')) at time zone interval '0',
+    set status = (case when result.status in ('dead', 'retry') then 'failed' else result.status end)::lock.task_status,
+        tries = case result.status when 'done' then 0 when 'new' then task.tries - 1 else task.tries end,
+        retries_left = case
+            when result.status = 'dead' or result.status = 'retry' and task.retries_left is null and task.tries >= settle.max_tries then 0
+            when result.status = 'new' then task.retries_left + 1
+            else task.retries_left
+        end,
+        available_at = (lock_internal.utc(clock_timestamp()) + case
+            when result.status <> 'retry' or result.delay > interval '0' then coalesce(result.delay, '0')
+            else lock_internal.backoff(task.tries, settle.shortest, settle.longest)
+        end) at time zone interval '0',
         deadline = null,
+        message = coalesce(lock_internal.bounded(result.message), case when result.status <> 'done' then task.message end),
         changed_at = clock_timestamp()
     from (
-        select listed.id, listed.attempt, listed.status, listed.delay
-        from unnest(settle.ids, settle.attempts, settle.results, settle.delays) as listed(id, attempt, status, delay)
+        select listed.id, listed.attempt, listed.status, listed.delay, listed.message
+        from unnest(settle.ids, settle.attempts, settle.results, settle.delays, settle.messages) as listed(id, attempt, status, delay, message)
         where octet_length(listed.id) & 0 = 0  -- always, so that the list is taken for short, and each id is looked up by the primary key
         order by listed.id
     ) as result
@@ -886,7 +995,7 @@ begin
       and task.attempt = result.attempt
       and task.status = 'in_progress';
     get diagnostics settled = row_count;
-    if settled > 0 and settle.results && '{new,failed}' then
+    if settled > 0 and settle.results && '{new,failed,retry}' then
         perform lock_internal.wake('lock_task', settle.queue_id);
     end if;
     return settled;
@@ -902,7 +1011,9 @@ create or replace function lock.set_statuses(
     attempts  bigint[],
     status    lock.task_status,
     queue_id  text      default 'default',
-    delay     interval  default '0'
+    delay     interval  default '0',
+    message   text      default null,
+    dead      boolean   default false
 )
 returns bigint
 language plpgsql
@@ -918,21 +1029,24 @@ begin
     if set_statuses.delay is null or set_statuses.delay <> interval '0' then
         perform lock_internal.check_interval(set_statuses.delay, 'delay', true);
     end if;
+    perform lock_internal.check_dead(set_statuses.dead, set_statuses.status);
     return lock_internal.settle(
         set_statuses.ids,
         set_statuses.attempts,
-        array_fill(set_statuses.status::text, array[cardinality(set_statuses.ids)]),
+        array_fill(case when set_statuses.dead then 'dead' else set_statuses.status::text end, array[cardinality(set_statuses.ids)]),
         set_statuses.queue_id,
-        case when set_statuses.delay <> interval '0' then array_fill(set_statuses.delay, array[cardinality(set_statuses.ids)]) end
+        case when set_statuses.delay <> interval '0' then array_fill(set_statuses.delay, array[cardinality(set_statuses.ids)]) end,
+        case when set_statuses.message <> '' then array_fill(set_statuses.message, array[cardinality(set_statuses.ids)]) end
     );
 end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval) is
+comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval, text, boolean) is
     'Settles many captured tasks in one statement, each with its attempt as in lock.set_status, and returns how many were; those whose attempt is '
-    'stale or that do not exist are left out. Waits while another transaction is changing one of them. '
-    'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay.';
+    'stale or that do not exist are left out. It does what it is told: delay, message and dead are those of lock.set_status, for all of them. '
+    'Waits while another transaction is changing one of them. '
+    'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay, dead without failed.';
 
 -- file: sql/functions/task/settle_and_capture.sql
 -- +goose StatementBegin
@@ -941,15 +1055,19 @@ comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, 
 -- In this order: settling may wait for a row that a capture has locked for a moment, and capturing never waits, so no circle
 -- can close. A worker that captured first and settled later in one transaction could deadlock with its like.
 create or replace function lock.settle_and_capture(
-    ids       text[],
-    attempts  bigint[],
-    results   text[],
-    max       integer,
-    queue_id  text         default 'default',
-    statuses  text[]       default '{new,failed}',
-    owner     text         default null,
-    delays    interval[]   default null,
-    since     timestamptz  default null
+    ids        text[],
+    attempts   bigint[],
+    results    text[],
+    max        integer,
+    queue_id   text         default 'default',
+    statuses   text[]       default '{new,failed}',
+    owner      text         default null,
+    delays     interval[]   default null,
+    messages   text[]       default null,
+    since      timestamptz  default null,
+    shortest   interval     default '1 second',
+    longest    interval     default '1 hour',
+    max_tries  integer      default 25
 )
 returns setof lock.task
 language plpgsql
@@ -961,8 +1079,12 @@ begin
     if settle_and_capture.ids is distinct from '{}' then
         perform lock_internal.settle(
             settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
-            settle_and_capture.delays
+            settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
+            settle_and_capture.max_tries
         );
+    end if;
+    if settle_and_capture.max = 0 then
+        return;
     end if;
     return query
         select *
@@ -971,11 +1093,14 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], timestamptz) is
-    'Settles a worker''s last batch (ids, attempts as captured, results: new, done or failed each; delays: one each, or null), as '
-    'lock.set_statuses does and leaving out what is stale, then captures the next batch as lock.capture does, and returns that (since: as there). One round trip '
-    'and one commit for both, and no deadlock between workers. Pass empty arrays when there is nothing to settle. '
-    'Errors: those of lock.set_statuses and lock.capture; none of both happens then.';
+comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer) is
+    'Settles a worker''s last batch, leaving out what is stale, then captures the next as lock.capture does, and returns that; max 0: captures '
+    'nothing. One round trip and one commit for both, and no deadlock between workers. ids, attempts as captured, results, and, one each or '
+    'null, delays and messages, as in lock.set_status. It does what it is told by the results: new (as if it had not been captured), done, failed (to '
+    'be captured again after its delay, at once without), dead (failed, and no capture is left), or retry: failed, to be captured again '
+    'after its delay, or, without one, after a pause that doubles with its tries, with jitter, between shortest and longest; one '
+    'without a retries_left of its own is dead after max_tries. Pass empty arrays when there is nothing to settle. '
+    'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; none of both happens then.';
 
 -- end of functions
 
@@ -989,16 +1114,16 @@ select lock_internal.refuse_dependents('{lock.dead_letter, lock.task}');
 -- functions of task: written by make migration, not by hand
 
 -- gone: sql/functions/task/settle_and_capture.sql
-drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], timestamptz);
+drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer);
 
 -- gone: sql/functions/task/set_statuses.sql
-drop function if exists lock.set_statuses(text[], bigint[], lock.task_status, text, interval);
+drop function if exists lock.set_statuses(text[], bigint[], lock.task_status, text, interval, text, boolean);
 
 -- gone: sql/functions/task/settle.sql
-drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[]);
+drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[], text[], interval, interval, integer);
 
 -- gone: sql/functions/task/set_status.sql
-drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval);
+drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean);
 
 -- gone: sql/functions/task/retry_tasks.sql
 drop function if exists lock.retry_tasks(text, integer, integer);
@@ -1033,11 +1158,17 @@ drop function if exists lock_internal.check_known(text, text);
 -- gone: sql/functions/task/check_ids.sql
 drop function if exists lock_internal.check_ids(text[]);
 
+-- gone: sql/functions/task/check_dead.sql
+drop function if exists lock_internal.check_dead(boolean, lock.task_status);
+
 -- gone: sql/functions/task/capture.sql
 drop function if exists lock.capture(integer, text, text[], text, timestamptz);
 
 -- gone: sql/functions/task/check_statuses.sql
 drop function if exists lock_internal.check_statuses(text[]);
+
+-- gone: sql/functions/task/backoff.sql
+drop function if exists lock_internal.backoff(integer, interval, interval);
 
 -- end of functions
 

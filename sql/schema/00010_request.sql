@@ -29,7 +29,7 @@ create table if not exists lock.request (
     payload         jsonb,
     process_id      uuid,
     message         text,
-    attempts        integer              not null default 0,
+    tries           integer              not null default 0,
     available_at    timestamptz,
     created_at      timestamptz          not null,
     started_at      timestamptz,
@@ -49,10 +49,10 @@ comment on column lock.request.process_id is
     'Who captured it last: the process_id of lock.capture_request.';
 
 comment on column lock.request.message is
-    'What lock.settle_request was given: why it is in error, or was put back.';
+    'What lock.settle_request was given, at most 4000 characters of it: why it is in error, or was put back.';
 
-comment on column lock.request.attempts is
-    'How often it was settled or put back; a worker''s rollback or death does not count.';
+comment on column lock.request.tries is
+    'How often it was captured, the capture at hand included; one that was rolled back, or whose worker died, never happened.';
 
 comment on column lock.request.available_at is
     'Put back to be tried again not before this time; its entity waits as long. Null: at once.';
@@ -292,6 +292,7 @@ begin
                 update lock.request
                 set request_status = 'in-progress',
                     process_id = capture_request.process_id,
+                    tries = request.tries + 1,
                     started_at = clock_timestamp()
                 where request.request_id = any (taken)
                   and request.request_status = 'new'
@@ -315,7 +316,7 @@ $$;
 
 comment on function lock.capture_request(uuid, bigint, text) is
     'Takes the first work of the queue that nobody else has, in the order of the outstanding requests behind the line after: the create of '
-    'that request''s entity alone, or else all its outstanding updates, oldest first, as in-progress for process_id. No row: nothing can be had '
+    'that request''s entity alone, or else all its outstanding updates, oldest first, as in-progress for process_id, tries + 1. No row: nothing can be had '
     'now. Never waits; what others work on, and what is put back until later, is skipped here. The entity is the caller''s until its '
     'transaction ends, and that transaction must call lock.settle_request before it commits (23503 settle_request_before_commit); rolled '
     'back, also to a savepoint, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not READ COMMITTED, '
@@ -591,8 +592,7 @@ begin
     set request_status = settle_request.status::lock.request_status,
         process_id = case when ended is not null then request.process_id end,
         started_at = case when ended is not null then request.started_at end,
-        attempts = request.attempts + 1,
-        message = settle_request.message,
+        message = lock_internal.bounded(settle_request.message),
         available_at = until,
         settled_at = ended
     where request.request_id = any (ids);
@@ -603,9 +603,9 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.settle_request(uuid, text, text, interval) is
-    'Settles everything that process_id captured in this transaction as complete or error, with a message that is kept, and returns how many '
+    'Settles everything that process_id captured in this transaction as complete or error, with a message whose first 4000 characters are kept, and returns how many '
     'requests that were (0: none, settled already, or another transaction''s). new puts them back at their old place for another try '
-    'instead, not before delay is over; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
+    'instead, not before delay is over; lock.capture_request counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
     'Errors: 22004 null, 22023 bad status or delay.';
 
 -- end of functions

@@ -84,6 +84,7 @@ begin
                 update lock.request
                 set request_status = 'in-progress',
                     process_id = capture_request.process_id,
+                    tries = request.tries + 1,
                     started_at = clock_timestamp()
                 where request.request_id = any (taken)
                   and request.request_status = 'new'
@@ -106,7 +107,7 @@ $$;
 
 comment on function lock.capture_request(uuid, bigint, text) is
     'Takes the first work of the queue that nobody else has, in the order of the outstanding requests behind the line after: the create of '
-    'that request''s entity alone, or else all its outstanding updates, oldest first, as in-progress for process_id. No row: nothing can be had '
+    'that request''s entity alone, or else all its outstanding updates, oldest first, as in-progress for process_id, tries + 1. No row: nothing can be had '
     'now. Never waits; what others work on, and what is put back until later, is skipped here. The entity is the caller''s until its '
     'transaction ends, and that transaction must call lock.settle_request before it commits (23503 settle_request_before_commit); rolled '
     'back, also to a savepoint, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not READ COMMITTED, '

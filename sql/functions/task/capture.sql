@@ -63,6 +63,7 @@ begin
         set status = 'failed',
             available_at = began,
             deadline = null,
+            message = 'not settled within its timeout',
             changed_at = began
         where task.id = any (chosen)
           and task.queue_id = capture.queue_id
@@ -94,6 +95,7 @@ begin
                 update lock.task
                 set status = 'in_progress',
                     attempt = task.attempt + 1,
+                    tries = task.tries + 1,
                     retries_left = task.retries_left - 1,
                     deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
                     owner = capture.owner,
@@ -114,7 +116,7 @@ end;
 $$;
 
 comment on function lock.capture(integer, text, text[], text, timestamptz) is
-    'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, retries_left - 1, oldest available_at first within one status, '
+    'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, tries + 1, retries_left - 1, oldest available_at first within one status, '
     'statuses in their order of preference, before them all tasks that have been in_progress for longer than their timeout. Returns them as they '
     'are now; give their attempt back to lock.set_status. Never waits and never gives one attempt to two callers; no row: nothing can be '
     'had now. owner is only kept for people to read. since: only tasks that became available then or later, and none that timed out '
