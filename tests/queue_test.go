@@ -543,6 +543,20 @@ func TestQueueAwait(t *testing.T) {
 			return sleep > 39*time.Minute && sleep <= 40*time.Minute
 		})
 	})
+	t.Run("on YugabyteDB, where everybody is told, nobody is listed", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, row)
+		mutate(t, e, "is_yugabyte", "version() like '%-YB-%'", "true")
+		s := e.session(t)
+		if ids, sleep := awaited(s, awaitKinds[0].call); ids != "" || sleep != time.Hour {
+			t.Errorf("%q, %v", ids, sleep)
+		}
+		s.exec("select lock.create_task('a')")
+		if ids, _ := awaited(s, awaitKinds[0].call); ids != "a" {
+			t.Errorf("got %q", ids)
+		}
+		answers(e.sessionAs(t, e.super), 0, "select count(*) from lock.idle_worker")
+	})
 	t.Run("not settled before the commit", func(t *testing.T) {
 		t.Parallel()
 		s := open(t, advisory).session(t)
