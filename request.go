@@ -53,7 +53,7 @@ func WorkOnError(tell func(error)) WorkOption {
 //     is when handle leaves tx in a state that cannot be settled or committed: a deferred constraint, a role without rights, rows
 //     left open, a commit or rollback in SQL, a batch that is settled already. tx's own Commit and Rollback return an error and do nothing.
 //   - RetryAfter(delay, err), delay being at least a millisecond: undone, and put back for any worker, unless one of the batch has
-//     been tried as often as WorkAttempts allows: then it is an error. The requests' Attempts say how often they were tried before.
+//     been tried as often as WorkAttempts allows: then it is an error. The requests' Tries say how often they were tried, this time included.
 //   - a panic: as an error; the one that WorkOnError gets ends with the stack.
 //   - a lost connection, or an error that is IsRetryable: everything is undone, nothing is counted, and the batch is as new. It
 //     is found again as soon as the server has let go of it. A context of handle's own that ends during a query closes the connection, too, and handle's error
@@ -92,8 +92,8 @@ type requestWorker struct {
 
 // A try of a request is over when it is settled or put back.
 type try struct {
-	request  int64
-	attempts int32
+	request int64
+	tries   int32
 }
 
 // look takes one batch. When there is none after the line, it starts again from the beginning, unless this turn settled nothing.
@@ -176,7 +176,7 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	line := w.line
 	w.line = max(line, batch[0].RequestID)
 
-	last := try{batch[len(batch)-1].RequestID, batch[len(batch)-1].Attempts}
+	last := try{batch[len(batch)-1].RequestID, batch[len(batch)-1].Tries}
 	outcome, refused := w.refused[last]
 	if !refused {
 		outcome, err = w.run(finish, tx, batch)
@@ -320,7 +320,7 @@ func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
 func (w *requestWorker) exhausted(batch []db.Request) bool {
 	for _, request := range batch {
-		if int(request.Attempts)+1 >= w.attempts {
+		if int(request.Tries) >= w.attempts {
 			return true
 		}
 	}

@@ -141,7 +141,7 @@ func (w *taskWorker) params() db.SettleAndCaptureParams {
 	return db.SettleAndCaptureParams{
 		Ids: notNil(w.ids), Attempts: notNil(w.attempts), Results: notNil(w.results), Delays: notNil(w.delays),
 		Max: int32(min(max(w.Max, 0), 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner,
-		Since: w.since,
+		Since: w.since, Shortest: time.Second, Longest: time.Hour, MaxTries: 25,
 	}
 }
 

@@ -94,13 +94,15 @@ type Blocked struct {
 	RootQuery       *string
 }
 
-// Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
+// Tasks that are not done and have no capture left, with the last error as message: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
 type DeadLetter struct {
 	QueueID   string
 	ID        string
 	Status    TaskStatus
 	Attempt   int64
+	Tries     int32
 	Owner     *string
+	Message   *string
 	Payload   json.RawMessage
 	CreatedAt time.Time
 	ChangedAt time.Time
@@ -135,6 +137,11 @@ type IdleWorker struct {
 	Worker  string
 	// When the line stops counting, so that a worker that died costs its producers no more notifications.
 	Until time.Time
+	Since *time.Time
+	// For lock.await_task and lock.await_request: the id of the transaction that made the line; since is when.
+	ListedBy *int64
+	// For the same: whoever may have missed the line has an id below this one; null: the line was not yet seen committed.
+	Horizon *int64
 }
 
 // What keys are called on the advisory engine: names for which somebody had to wait, until lock.unlock or lock.vacuum forgets them. Decides nothing.
@@ -238,13 +245,33 @@ type MutexStatus struct {
 	ReleasedAt time.Time
 }
 
-// What is waiting to be done: tasks that are not done, by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that ask once a minute, not for workers.
+// What is waiting to be done, one row a queue: kind (task or request), queue_id, ready: a capture could have it now; delayed: not before a time to come; running; overdue: in progress beyond its timeout, and taken over by the next capture; dead; oldest_ready: since when the oldest of ready has been; paused_since, paused_reason: of lock.pause_queue. Tasks that are done do not count; dead tasks are those of lock.dead_letter. Requests: what a worker is at counts as ready until its transaction ends, since nobody else can see it, and so running and overdue are null; dead: what ended in error within the last 24 hours. Counts row by row: for dashboards that ask once a minute, not for workers.
 type QueueDepth struct {
+	Kind         string
+	QueueID      string
+	Ready        int64
+	Delayed      int64
+	Running      *int64
+	Overdue      *int64
+	Dead         int64
+	OldestReady  *time.Time
+	PausedSince  *time.Time
+	PausedReason *string
+}
+
+// Every pause of a queue (lock.pause_queue): who paused and resumed it, when and why. Nothing deletes from it but its owner, by hand.
+type QueuePause struct {
+	PauseID int64
+	// task or request.
 	Kind    string
 	QueueID string
-	Status  string
-	Count   int64
-	Oldest  time.Time
+	// The role that logged in (session_user); so is resumed_by.
+	PausedBy  string
+	PausedAt  time.Time
+	Reason    string
+	ResumedBy *string
+	// Null: it is paused.
+	ResumedAt *time.Time
 }
 
 // Requests for work on entities: the queue of what is outstanding, and the history of what is settled, until it is purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload is as good as lock.enqueue.
@@ -258,10 +285,10 @@ type Request struct {
 	Payload       json.RawMessage
 	// Who captured it last: the process_id of lock.capture_request.
 	ProcessID pgtype.UUID
-	// What lock.settle_request was given: why it is in error, or was put back.
+	// What lock.settle_request was given, at most 4000 characters of it: why it is in error, or was put back.
 	Message *string
-	// How often it was settled or put back; a worker's rollback or death does not count.
-	Attempts int32
+	// How often it was captured, the capture at hand included; one that was rolled back, or whose worker died, never happened.
+	Tries int32
 	// Put back to be tried again not before this time; its entity waits as long. Null: at once.
 	AvailableAt *time.Time
 	// Set by the trigger that checks a new request. Leave it out: a new request that comes with it is taken as checked, and wakes nobody.
@@ -291,8 +318,10 @@ type Task struct {
 	QueueID string
 	ID      string
 	Status  TaskStatus
-	// How often it was captured. Only the worker with this attempt may settle or extend it.
+	// The fencing number: it grows with every capture and never comes back. Only the worker with this attempt may settle or extend it.
 	Attempt int64
+	// How often it was captured, the capture at hand included, since it was created, revived by lock.retry_task or last done; what was given back as new does not count.
+	Tries int32
 	// How often it may still be captured; null: any number of times; failed with 0 is a dead letter.
 	RetriesLeft *int32
 	// How long a capture may hold it before the next capture takes it over; null: for ever.
@@ -302,7 +331,9 @@ type Task struct {
 	// When its time in_progress runs out; null: never, or it is not in_progress.
 	Deadline *time.Time
 	// Who captured it last, as that capture said.
-	Owner     *string
+	Owner *string
+	// The last error that a worker told, at most 4000 characters of it, until the task is done.
+	Message   *string
 	Payload   json.RawMessage
 	CreatedAt time.Time
 	// When its status or attempt changed last.

@@ -904,7 +904,7 @@ func TestRequestRules(t *testing.T) {
 		_, err := e.admin.Exec(ctx, "update lock.request set available_at = available_at - interval '1 hour'")
 		must(t, err)
 		w.takes("default", 1, 3)
-		answers(a, "2 not now", "select attempts || ' ' || message from lock.request_history('e') where request_id = 1")
+		answers(a, "2 not now", "select tries || ' ' || message from lock.request_history('e') where request_id = 1")
 		w.settles("complete", 2)
 	})
 	t.Run("a plain insert is as good", func(t *testing.T) {

@@ -200,7 +200,7 @@ func requestVerdict(t *testing.T, admin *pgxpool.Pool) string {
 		(select string_agg(distinct message, ', ') from lock.request where request_status <> 'complete'),
 		(select count(*) || ' settled, not worked on' from lock.request where not exists (select from worked where worked.request_id = request.request_id) having count(*) > 0),
 		(select count(*) || ' worked on, not settled' from worked where not exists (select from lock.request where worked.request_id = request.request_id) having count(*) > 0),
-		(select count(*) || ' tried twice' from lock.request where attempts <> 1 having count(*) > 0))`).Scan(&verdict))
+		(select count(*) || ' tried twice' from lock.request where tries <> 1 having count(*) > 0))`).Scan(&verdict))
 	return verdict
 }
 
@@ -544,7 +544,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 			case "nul":
 				return errors.New("a\x00b\xff")
 			case "twice":
-				if batch[0].Attempts < 2 {
+				if batch[0].Tries < 3 {
 					return locks.RetryAfter(time.Millisecond, errors.New("not yet"))
 				}
 			case "hopeless":
@@ -641,7 +641,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 		"joined error 4 retry in 1ms: 2 of them",
 		"among error 1 request 1 is poison", "among error 1 request 1 is poison", "among error 1 request 1 is poison",
 		"joined error 3 retry in 1ms: 2 of them"}, "\n")
-	got := requestRows(super, "select entity_id, request_status::text, attempts, coalesce(case when request_status = 'error' then message end, '-') from lock.request order by request_id")
+	got := requestRows(super, "select entity_id, request_status::text, tries, coalesce(case when request_status = 'error' then message end, '-') from lock.request order by request_id")
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -90,8 +90,8 @@ func checkHistory(wanted []asked, history []requestStatus) (problems []string) {
 			complain("request %d is %s", r.Request, r.Status)
 			continue
 		}
-		if r.Attempts != 1 {
-			complain("request %d was settled or put back %d times", r.Request, r.Attempts)
+		if r.Tries != 1 {
+			complain("request %d was tried %d times", r.Request, r.Tries)
 		}
 		if i > 0 {
 			previous := history[i-1]

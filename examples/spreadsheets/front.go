@@ -105,16 +105,16 @@ type sheetStatus struct {
 
 // What a back end is at is new until it commits.
 type requestStatus struct {
-	Request  int64           `json:"request"`
-	Type     string          `json:"type"`
-	Update   json.RawMessage `json:"update,omitempty"`
-	Status   string          `json:"status"`
-	Message  *string         `json:"message,omitempty"`
-	Process  string          `json:"process,omitempty"` // who settled it; all requests of a batch have the same
-	Attempts int32           `json:"attempts"`
-	Created  time.Time       `json:"created"`
-	Started  *time.Time      `json:"started,omitempty"`
-	Settled  *time.Time      `json:"settled,omitempty"`
+	Request int64           `json:"request"`
+	Type    string          `json:"type"`
+	Update  json.RawMessage `json:"update,omitempty"`
+	Status  string          `json:"status"`
+	Message *string         `json:"message,omitempty"`
+	Process string          `json:"process,omitempty"` // who settled it; all requests of a batch have the same
+	Tries   int32           `json:"tries"`
+	Created time.Time       `json:"created"`
+	Started *time.Time      `json:"started,omitempty"`
+	Settled *time.Time      `json:"settled,omitempty"`
 }
 
 func (f *front) status(r *http.Request) (status int, answer any, err error) {
@@ -132,7 +132,7 @@ func (f *front) status(r *http.Request) (status int, answer any, err error) {
 	for _, request := range requests {
 		s.History = append(s.History, requestStatus{
 			Request: request.RequestID, Type: request.RequestType, Update: request.Payload, Status: request.RequestStatus,
-			Message: request.Message, Process: request.ProcessID.String(), Attempts: request.Attempts,
+			Message: request.Message, Process: request.ProcessID.String(), Tries: request.Tries,
 			Created: request.CreatedAt, Started: request.StartedAt, Settled: request.SettledAt,
 		})
 	}

@@ -88,12 +88,12 @@ var broken = map[string]struct {
 	}, `budget: B\d+ holds ".*", and should hold ".*"`},
 	"settles-twice": {func(handle handler) handler {
 		return func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
-			if err := handle(ctx, tx, batch); err != nil || batch[0].Attempts > 0 {
+			if err := handle(ctx, tx, batch); err != nil || batch[0].Tries > 1 {
 				return err
 			}
 			return locks.RetryAfter(time.Millisecond, errors.New("once more"))
 		}
-	}, `request \d+ was settled or put back 2 times`},
+	}, `request \d+ was tried 2 times`},
 	"writes-when-done": {func(handle handler) handler { // So that the victim has not yet written when it is killed.
 		return func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 			if _, err := tx.Exec(ctx, "select from spreadsheets.sheet where sheet_id = $1 for update", batch[0].EntityID); err != nil {
@@ -151,10 +151,10 @@ func TestCheckHistory(t *testing.T) {
 	wanted := []asked{{1, nil}, {2, &update{"A1", "x"}}, {4, &update{"A1", "y"}}, {5, &update{"A2", 3.5}}}
 	history := func() []requestStatus {
 		return []requestStatus{
-			{Request: 1, Type: "create", Status: "complete", Process: "p", Attempts: 1, Settled: at(1)},
-			{Request: 2, Type: "update", Update: []byte(`{"cell": "A1", "value": "x"}`), Status: "complete", Process: "q", Attempts: 1, Settled: at(2)},
-			{Request: 4, Type: "update", Update: []byte(`{"cell": "A1", "value": "y"}`), Status: "complete", Process: "q", Attempts: 1, Settled: at(2)},
-			{Request: 5, Type: "update", Update: []byte(`{"cell": "A2", "value": 3.5}`), Status: "complete", Process: "r", Attempts: 1, Settled: at(3)},
+			{Request: 1, Type: "create", Status: "complete", Process: "p", Tries: 1, Settled: at(1)},
+			{Request: 2, Type: "update", Update: []byte(`{"cell": "A1", "value": "x"}`), Status: "complete", Process: "q", Tries: 1, Settled: at(2)},
+			{Request: 4, Type: "update", Update: []byte(`{"cell": "A1", "value": "y"}`), Status: "complete", Process: "q", Tries: 1, Settled: at(2)},
+			{Request: 5, Type: "update", Update: []byte(`{"cell": "A2", "value": 3.5}`), Status: "complete", Process: "r", Tries: 1, Settled: at(3)},
 		}
 	}
 	if problems := checkHistory(wanted, history()); len(problems) > 0 {
@@ -168,7 +168,7 @@ func TestCheckHistory(t *testing.T) {
 		"another's payload":     {func(h []requestStatus) []requestStatus { h[3].Update = h[2].Update; return h }, `request 5 is update {"cell":"A1","value":"y"}, and should be`},
 		"an error":              {func(h []requestStatus) []requestStatus { h[2].Status = "error"; return h }, "request 4 is error"},
 		"a leftover":            {func(h []requestStatus) []requestStatus { h[2].Status = "in-progress"; return h }, "request 4 is in-progress"},
-		"two settlements":       {func(h []requestStatus) []requestStatus { h[1].Attempts = 2; return h }, "request 2 was settled or put back 2 times"},
+		"two settlements":       {func(h []requestStatus) []requestStatus { h[1].Tries = 2; return h }, "request 2 was tried 2 times"},
 		"a create with updates": {func(h []requestStatus) []requestStatus { h[1].Process = "p"; return h }, "request 2 was worked on together with the create"},
 		"a torn batch":          {func(h []requestStatus) []requestStatus { h[3].Process = "p"; return h }, "request 5 was worked on together with others from before request 4"},
 		"the wrong order":       {func(h []requestStatus) []requestStatus { h[3].Settled = at(1); return h }, "request 5 was settled before request 4"},
@@ -341,7 +341,7 @@ func TestBackEnd(t *testing.T) {
 		defer s.work((&back{files: s.files}).handle)()
 		must(t, s.eventually(ctx, "the create is put back", func() (bool, error) {
 			r := s.history("sheet")[0]
-			return r.RequestStatus == "new" && r.Attempts > 0 && strings.Contains(*r.Message, "no such file"), nil
+			return r.RequestStatus == "new" && r.Tries > 0 && strings.Contains(*r.Message, "no such file"), nil
 		}))
 		must(t, os.Mkdir(s.files, 0o755))
 		s.empty()

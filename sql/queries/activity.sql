@@ -15,9 +15,9 @@ select lock.help(function => sqlc.arg('function')::text)::text as line;
 -- name: Activity :many
 select * from lock.activity order by kind, name;
 
--- QueueDepth counts what is waiting to be done, per kind, queue and status. For dashboards: it counts row by row.
+-- QueueDepth counts what is waiting to be done, a row per kind and queue. For dashboards: it counts row by row.
 -- name: QueueDepth :many
-select * from lock.queue_depth order by kind, queue_id, status;
+select * from lock.queue_depth order by kind, queue_id;
 
 -- Blocked lists every session that waits for a key, or for a row of another kind, with who holds it and the session at the root of
 -- the chain. For operators: it asks the lock manager once for each waiting session.

@@ -23,27 +23,30 @@ select * from lock.capture(
     since => sqlc.narg('since')::timestamptz
 );
 
--- SetStatus settles a captured task; false: the attempt is stale. With a nil attempt it sets any task, whoever has it.
+-- SetStatus settles a captured task; false: the attempt is stale. With a nil attempt it sets any task, whoever has it. Dead,
+-- only with failed: no capture is left.
 -- name: SetStatus :one
 select lock.set_status(
     id => sqlc.arg('id')::text, status => sqlc.arg('status')::lock.task_status, attempt => sqlc.narg('attempt')::bigint,
-    queue_id => sqlc.arg('queue_id')::text, delay => sqlc.arg('delay')::interval
+    queue_id => sqlc.arg('queue_id')::text, delay => sqlc.arg('delay')::interval, message => sqlc.narg('message')::text, dead => sqlc.arg('dead')::boolean
 ) as settled;
 
 -- SetStatuses settles many captured tasks at once and says how many were; stale attempts are left out.
 -- name: SetStatuses :one
 select lock.set_statuses(
     ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], status => sqlc.arg('status')::lock.task_status,
-    queue_id => sqlc.arg('queue_id')::text, delay => sqlc.arg('delay')::interval
+    queue_id => sqlc.arg('queue_id')::text, delay => sqlc.arg('delay')::interval, message => sqlc.narg('message')::text, dead => sqlc.arg('dead')::boolean
 ) as settled;
 
--- SettleAndCapture settles the last batch, every task in its own status and with its own delay, and captures the next, in one
--- round trip and one commit.
+-- SettleAndCapture settles the last batch, every task with its own result, delay and message, and captures the next (Max 0:
+-- none), in one round trip and one commit. Results: new, done, failed, dead (no capture left), or retry: failed, and captured again after its
+-- delay, or after a pause between Shortest and Longest that doubles with its tries; without a limit of its own it is dead after MaxTries.
 -- name: SettleAndCapture :many
 select * from lock.settle_and_capture(
     ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], results => sqlc.arg('results')::text[],
     max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[],
-    owner => sqlc.narg('owner')::text, delays => sqlc.arg('delays')::interval[], since => sqlc.narg('since')::timestamptz
+    owner => sqlc.narg('owner')::text, delays => sqlc.arg('delays')::interval[], messages => sqlc.arg('messages')::text[],
+    since => sqlc.narg('since')::timestamptz, shortest => sqlc.arg('shortest')::interval, longest => sqlc.arg('longest')::interval, max_tries => sqlc.arg('max_tries')::integer
 );
 
 -- ExtendTask gives the holder of an attempt timeout from now on; false: the attempt is stale.
@@ -79,3 +82,7 @@ select lock.purge_tasks(
 -- DeadLetters lists at most max tasks of a queue that are not done and have no capture left, oldest first.
 -- name: DeadLetters :many
 select * from lock.dead_letter where queue_id = sqlc.arg('queue_id')::text order by changed_at limit sqlc.arg('max')::integer;
+
+-- ListTasks lists at most max tasks of a queue in one status: in_progress by deadline, the others oldest first.
+-- name: ListTasks :many
+select * from lock.list_tasks(queue_id => sqlc.arg('queue_id')::text, status => sqlc.arg('status')::lock.task_status, max => sqlc.arg('max')::integer);

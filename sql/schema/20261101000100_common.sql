@@ -169,6 +169,7 @@ declare
     effective  text := isolation;
     advisory   boolean := true;
     stranger   text;
+    forgotten  text;
     reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
 begin
     if yugabyte and current_setting('yb_enable_read_committed_isolation', true) = 'off' and isolation = 'read committed' then
@@ -176,6 +177,9 @@ begin
     end if;
     if reader is not null then
         execute format('select %s()', reader) into effective;
+    end if;
+    if to_regproc('lock_internal.forgotten_tasks') is not null then
+        execute 'select lock_internal.forgotten_tasks()' into forgotten;
     end if;
     if yugabyte then
         begin
@@ -273,6 +277,9 @@ begin
             (stranger is not null,
              'error', 'rights', 'rights that nobody should have: ' || stranger,
              'As the owner of schema lock: revoke them; what PUBLIC has is revoked by calling lock.grant_to for a role of yours again.'),
+            (forgotten is not null,
+             'warning', 'tasks', forgotten,
+             'Give tasks a timeout. What a dead worker has left: lock.set_status(id, ''new'', queue_id => ...); lock.list_tasks shows them.'),
             (engine = 'advisory' and current_setting('max_locks_per_transaction')::integer < 64,
              'warning', 'max_locks_per_transaction', 'the shared lock table is smaller than by default: many keys at once fail with 53200',
              'Set it to 64 or more, and restart.'),
@@ -304,7 +311,7 @@ $$;
 comment on function lock.check() is
     'What is wrong with this server for the locks of this schema, one row per finding; no row: nothing. Severity error: something will not '
     'work; warning: it works with a limit that the finding names; notice: good to know. Settings are read as this session has them, so '
-    'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing.';
+    'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing, and reads lock.task to its end.';
 
 -- file: sql/functions/admin/revoke_from_public.sql
 -- +goose StatementBegin

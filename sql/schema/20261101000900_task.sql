@@ -47,11 +47,13 @@ create table if not exists lock.task (
     id            text collate "C"  not null,
     status        lock.task_status  not null default 'new',
     attempt       bigint            not null default 0,
+    tries         integer           not null default 0,
     retries_left  integer,
     timeout       interval,
     available_at  timestamptz       not null default clock_timestamp(),
     deadline      timestamptz,
     owner         text,
+    message       text,
     payload       jsonb,
     created_at    timestamptz       not null default clock_timestamp(),
     changed_at    timestamptz       not null default clock_timestamp(),
@@ -64,7 +66,13 @@ comment on table lock.task is
     'Named tasks that lock.capture hands out. Ids are unique within their queue.';
 
 comment on column lock.task.attempt is
-    'How often it was captured. Only the worker with this attempt may settle or extend it.';
+    'The fencing number: it grows with every capture and never comes back. Only the worker with this attempt may settle or extend it.';
+
+comment on column lock.task.tries is
+    'How often it was captured, the capture at hand included, since it was created, revived by lock.retry_task or last done; what was given back as new does not count.';
+
+comment on column lock.task.message is
+    'The last error that a worker told, at most 4000 characters of it, until the task is done.';
 
 comment on column lock.task.retries_left is
     'How often it may still be captured; null: any number of times; failed with 0 is a dead letter.';
@@ -94,16 +102,197 @@ create index if not exists task_queue_id_status_exhausted_idx on lock.task (queu
     where status <> 'in_progress' and retries_left = 0;
 
 create or replace view lock.dead_letter with (security_barrier) as
-select task.queue_id, task.id, task.status, task.attempt, task.owner, task.payload, task.created_at, task.changed_at
+select task.queue_id, task.id, task.status, task.attempt, task.tries, task.owner, task.message, task.payload, task.created_at, task.changed_at
 from lock.task
 where task.status <> 'in_progress'
   and task.status <> 'done'
   and task.retries_left = 0;
 
 comment on view lock.dead_letter is
-    'Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.';
+    'Tasks that are not done and have no capture left, with the last error as message: failed ones, and new ones that were created or given back so. lock.retry_task revives one.';
 
 -- functions of task: written by make migration, not by hand
+
+-- file: sql/functions/task/check_ids.sql
+-- +goose StatementBegin
+-- check_ids refuses a list of ids that is null, has a null, an id twice, or one that is empty or too long.
+create or replace function lock_internal.check_ids(
+    ids  text[]
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    bad  text;
+begin
+    if array_ndims(check_ids.ids) > 1 then
+        raise exception 'ids must have one dimension, not %', array_ndims(check_ids.ids)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
+    elsif check_ids.ids is null or array_position(check_ids.ids, null) is not null then
+        raise exception 'ids and their elements must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
+    end if;
+    if cardinality(check_ids.ids) = 1 then
+        perform lock_internal.check_id(check_ids.ids[array_lower(check_ids.ids, 1)], 'id');
+        return;
+    end if;
+    select given.id into bad
+    from unnest(check_ids.ids) as given(id)
+    group by given.id
+    having count(*) > 1 or given.id = '' or octet_length(given.id) > 1024
+    limit 1;
+    if found then
+        perform lock_internal.check_id(bad, 'id');
+        raise exception 'id % is given twice', bad
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass every id once.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/task/backoff.sql
+-- +goose StatementBegin
+-- backoff is the pause after so many tries: twice as long each time, with jitter, between shortest and longest.
+create or replace function lock_internal.backoff(
+    tries     integer,
+    shortest  interval,
+    longest   interval
+)
+returns interval
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return greatest(
+        backoff.shortest,
+        make_interval(secs => (0.5 + random() / 2) * least(
+            extract(epoch from backoff.longest)::double precision,
+            extract(epoch from backoff.shortest)::double precision * 2 ^ least(backoff.tries, 50)
+        ))
+    );
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/task/settle.sql
+-- +goose StatementBegin
+-- settle ends the attempts that are still theirs: every id with its own result, delay and message; returns how many.
+--
+-- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
+-- the same tasks go through them in the same order.
+--
+-- dead is failed with no capture left. retry is failed with a pause that grows with the tries, and dead at max_tries when the task has
+-- no limit of its own.
+create or replace function lock_internal.settle(
+    ids        text[],
+    attempts   bigint[],
+    results    text[],
+    queue_id   text,
+    delays     interval[],
+    messages   text[],
+    shortest   interval  default '1 second',
+    longest    interval  default '1 hour',
+    max_tries  integer   default 25
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    given    constant integer := cardinality(settle.ids);
+    settled  bigint;
+begin
+    perform lock_internal.check_ids(settle.ids);
+    if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
+        perform lock_internal.check_id(settle.queue_id, 'queue_id');
+    end if;
+    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays), array_ndims(settle.messages)) > 1 then
+        raise exception 'attempts, results, delays and messages must have one dimension'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass arrays of the same length.';
+    elsif settle.attempts is null or array_position(settle.attempts, null) is not null
+        or settle.results is null or array_position(settle.results, null) is not null
+    then
+        raise exception 'attempts, results and their elements must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the attempt that lock.capture returned for each id, and new, done, failed, dead or retry.';
+    elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given
+        or cardinality(settle.delays) <> given or cardinality(settle.messages) <> given
+    then
+        raise exception '% ids, % attempts, % results, % delays and % messages', given, cardinality(settle.attempts), cardinality(settle.results),
+                coalesce(cardinality(settle.delays), given), coalesce(cardinality(settle.messages), given)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass arrays of the same length.';
+    elsif not settle.results <@ '{new,done,failed,dead,retry}' then
+        raise exception 'a task is settled as new, done, failed, dead or retry, not as %', left(settle.results::text, 60)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Use lock.extend_task to hold a task for longer.';
+    end if;
+    if settle.delays is not null then
+        perform lock_internal.check_interval(delay, 'delay', true)
+        from unnest(settle.delays) as delay
+        where delay <> interval '0';
+    end if;
+    if settle.shortest is distinct from '1 second' or settle.longest is distinct from '1 hour' or settle.max_tries is distinct from 25 then
+        perform lock_internal.check_interval(settle.shortest, 'shortest', true);
+        perform lock_internal.check_interval(settle.longest, 'longest', true);
+        perform lock_internal.check_count(settle.max_tries, 'max_tries');
+        if settle.longest < settle.shortest then
+            raise exception 'longest is %, and shorter than shortest, which is %', settle.longest, settle.shortest
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass the bounds of the pause between two tries.';
+        end if;
+    end if;
+
+    update lock.task
+    set status = case result.status when 'done' then lock.task_status 'done' when 'new' then 'new' else 'failed' end,
+        tries = case result.status when 'done' then 0 when 'new' then task.tries - 1 else task.tries end,
+        retries_left = case result.status
+            when 'done' then task.retries_left
+            when 'new' then task.retries_left + 1
+            when 'dead' then 0
+            when 'retry' then case when task.retries_left is not null or task.tries < settle.max_tries then task.retries_left else 0 end
+            else task.retries_left
+        end,
+        available_at = (lock_internal.utc(clock_timestamp()) + case
+            when result.delay > interval '0' then result.delay
+            when result.status = 'retry' then lock_internal.backoff(task.tries, settle.shortest, settle.longest)
+            else interval '0'
+        end) at time zone interval '0',
+        deadline = null,
+        message = case when result.message <> '' then left(result.message, 4000) when result.status <> 'done' then task.message end,
+        changed_at = clock_timestamp()
+    from (
+        select listed.id, listed.attempt, listed.status, listed.delay, listed.message
+        from unnest(settle.ids, settle.attempts, settle.results, settle.delays, settle.messages) as listed(id, attempt, status, delay, message)
+        where octet_length(listed.id) & 0 = 0  -- always, so that the list is taken for short, and each id is looked up by the primary key
+        order by listed.id
+    ) as result
+    where task.queue_id = settle.queue_id
+      and task.id = result.id
+      and task.attempt = result.attempt
+      and task.status = 'in_progress';
+    get diagnostics settled = row_count;
+    if settled > 0 and settle.results && '{new,failed,retry}' then
+        perform lock_internal.wake('lock_task', settle.queue_id);
+    end if;
+    return settled;
+end;
+$$;
+-- +goose StatementEnd
 
 -- file: sql/functions/task/check_statuses.sql
 -- +goose StatementBegin
@@ -180,6 +369,17 @@ begin
         perform lock_internal.check_id(capture.owner, 'owner');
     end if;
 
+    -- One descent of an index that holds what is paused, and nothing else.
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'task'
+          and queue_pause.queue_id = capture.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return;
+    end if;
+
     -- What timed out comes first, longest overdue first. Without another retry it becomes a dead letter, and does not count.
     if capture.since is null then
         select array_agg(held.id) into chosen
@@ -197,6 +397,7 @@ begin
         set status = 'failed',
             available_at = began,
             deadline = null,
+            message = 'not settled within its timeout',
             changed_at = began
         where task.id = any (chosen)
           and task.queue_id = capture.queue_id
@@ -228,6 +429,7 @@ begin
                 update lock.task
                 set status = 'in_progress',
                     attempt = task.attempt + 1,
+                    tries = task.tries + 1,
                     retries_left = task.retries_left - 1,
                     deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
                     owner = capture.owner,
@@ -249,10 +451,10 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.capture(integer, text, text[], text, timestamptz) is
-    'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, retries_left - 1, oldest available_at first within one status, '
+    'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, tries + 1, retries_left - 1, oldest available_at first within one status, '
     'statuses in their order of preference, before them all tasks that have been in_progress for longer than their timeout. Returns them as they '
     'are now; give their attempt back to lock.set_status. Never waits and never gives one attempt to two callers; no row: nothing can be '
-    'had now. owner is only kept for people to read. since: only tasks that became available then or later, and none that timed out '
+    'had now, or the queue is paused (lock.pause_queue). owner is only kept for people to read. since: only tasks that became available then or later, and none that timed out '
     '(null: everything; infinity or a time to come: nothing); for workers that take one full batch after the other: the last available_at of '
     'a full batch, so that an old snapshot does not slow them down, and null when a batch was not full and once a second. '
     'In a transaction: a rollback puts the tasks back, others skip them until then; settle '
@@ -260,43 +462,231 @@ comment on function lock.capture(integer, text, text[], text, timestamptz) is
     'Errors: 22004 null max, queue_id or statuses; 22023 max below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
     'From the state transition of the SQL locks article, whose query gives one task to two callers.';
 
--- file: sql/functions/task/check_ids.sql
+-- file: sql/functions/task/settle_and_capture.sql
 -- +goose StatementBegin
--- check_ids refuses a list of ids that is null, has a null, an id twice, or one that is empty or too long.
-create or replace function lock_internal.check_ids(
-    ids  text[]
+-- settle_and_capture is a worker's steady state in one call: it settles the last batch, then captures the next.
+--
+-- In this order: settling may wait for a row that a capture has locked for a moment, and capturing never waits, so no circle
+-- can close. A worker that captured first and settled later in one transaction could deadlock with its like.
+create or replace function lock.settle_and_capture(
+    ids        text[],
+    attempts   bigint[],
+    results    text[],
+    max        integer,
+    queue_id   text         default 'default',
+    statuses   text[]       default '{new,failed}',
+    owner      text         default null,
+    delays     interval[]   default null,
+    messages   text[]       default null,
+    since      timestamptz  default null,
+    shortest   interval     default '1 second',
+    longest    interval     default '1 hour',
+    max_tries  integer      default 25
+)
+returns setof lock.task
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if settle_and_capture.ids is distinct from '{}' then
+        perform lock_internal.settle(
+            settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
+            settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
+            settle_and_capture.max_tries
+        );
+    end if;
+    if settle_and_capture.max = 0 then
+        perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
+        return;
+    end if;
+    return query
+        select *
+        from lock.capture(settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since);
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer) is
+    'Settles a worker''s last batch, leaving out what is stale, then captures the next as lock.capture does, and returns that; max 0: captures '
+    'nothing. One round trip and one commit for both, and no deadlock between workers. ids, attempts as captured, results, and, one each or '
+    'null, delays and messages, as in lock.set_status. It does what it is told by the results: new (as if it had not been captured), done, failed (to '
+    'be captured again after its delay, at once without), dead (failed, and no capture is left), or retry: failed, to be captured again '
+    'after its delay, or, without one, after a pause that doubles with its tries, with jitter, between shortest and longest; one '
+    'without a retries_left of its own is dead after max_tries. Pass empty arrays when there is nothing to settle. '
+    'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; none of both happens then.';
+
+-- file: sql/functions/task/next_task_in.sql
+-- +goose StatementBegin
+-- next_task_in says after how long a capture may find something that it does not find now; no row: not by itself.
+--
+-- It looks at what is stored, so it is zero or less while another transaction that may yet roll back holds a task that is due.
+create or replace function lock.next_task_in(
+    queue_id  text    default 'default',
+    statuses  text[]  default '{new,failed}'
+)
+returns setof interval
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    wanted   lock.task_status;
+    soonest  timestamptz;
+begin
+    perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
+    perform lock_internal.check_statuses(next_task_in.statuses);
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'task'
+          and queue_pause.queue_id = next_task_in.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return;
+    end if;
+    select min(task.deadline) into soonest
+    from lock.task
+    where task.queue_id = next_task_in.queue_id
+      and task.status = 'in_progress';
+    foreach wanted in array next_task_in.statuses::lock.task_status[] loop
+        select least(soonest, min(task.available_at)) into soonest
+        from lock.task
+        where task.queue_id = next_task_in.queue_id
+          and task.status = wanted
+          and task.status <> 'in_progress'
+          and task.retries_left is distinct from 0;
+    end loop;
+    if soonest is not null then
+        return next least(soonest - clock_timestamp(), interval '36525 days');
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.next_task_in(text, text[]) is
+    'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
+    'still open holds one that is due; no row: there is none, or the queue is paused. For a worker that found nothing and wants to know how long to sleep. '
+    'Never waits. Errors: 22004 null, 22023 bad names.';
+
+-- file: sql/functions/task/await_task.sql
+-- +goose StatementBegin
+-- await_task is a worker's whole loop in one call: it settles the last batch, captures the next, or says how long to sleep.
+--
+-- A worker that finds nothing is listed as idle by one call and looks again by the next, since its line counts only once it is
+-- committed: the first answer is to call again at once. The line, and what may have missed it, are kept in lock.idle_worker, so that
+-- there is nothing for the caller to remember. One that has just settled something sleeps for a moment before it is listed.
+create or replace function lock.await_task(
+    ids        text[]      default '{}',
+    attempts   bigint[]    default '{}',
+    results    text[]      default '{}',
+    max        integer     default 1,
+    queue_id   text        default 'default',
+    statuses   text[]      default '{new,failed}',
+    owner      text        default null,
+    delays     interval[]  default null,
+    messages   text[]      default null,
+    shortest   interval    default '1 second',
+    longest    interval    default '1 hour',
+    max_tries  integer     default 25,
+    worker     text        default null,
+    poll       interval    default '30 seconds'
+)
+returns table (
+    id            text,
+    attempt       bigint,
+    tries         integer,
+    retries_left  integer,
+    deadline      timestamptz,
+    message       text,
+    payload       jsonb,
+    sleep         double precision
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    myself  constant text := coalesce(await_task.worker, 'pid ' || pg_backend_pid());
+    listed  boolean;
+    due     interval;
+begin
+    perform lock_internal.check_id(await_task.queue_id, 'queue_id');
+    perform lock_internal.check_id(myself, 'worker');
+    perform lock_internal.check_interval(await_task.poll, 'poll', true);
+    perform lock.settle_and_capture(
+        await_task.ids, await_task.attempts, await_task.results, 0, await_task.queue_id,
+        delays => await_task.delays, messages => await_task.messages,
+        shortest => await_task.shortest, longest => await_task.longest, max_tries => await_task.max_tries
+    );
+    if await_task.max = 0 then
+        perform lock.stop_idling('lock_task', await_task.queue_id, myself);
+        return;
+    end if;
+
+    listed := lock_internal.begin_look('lock_task', await_task.queue_id, myself);
+    return query
+        select task.id, task.attempt, task.tries, task.retries_left, task.deadline, task.message, task.payload, 0::double precision
+        from lock.capture(await_task.max, await_task.queue_id, await_task.statuses, await_task.owner) as task;
+    if found then
+        if listed is not null then
+            perform lock.stop_idling('lock_task', await_task.queue_id, myself);
+        end if;
+        return;
+    end if;
+
+    if listed is null and cardinality(await_task.ids) > 0 then
+        sleep := 0.005;
+    else
+        select next_task_in into due from lock.next_task_in(await_task.queue_id, await_task.statuses);
+        sleep := lock_internal.end_look(
+            'lock_task', await_task.queue_id, myself, listed,
+            -- Nobody announces what is done.
+            case when 'done' = any (await_task.statuses) then least(await_task.poll, interval '1 second') else await_task.poll end,
+            due
+        );
+    end if;
+    return next;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.await_task(text[], bigint[], text[], integer, text, text[], text, interval[], text[], interval, interval, integer, text, interval) is
+    'A worker in one call: settles its last batch and captures the next as lock.settle_and_capture does, with the same arguments, or says how long to sleep. Returns the '
+    'tasks captured, or, when there is none, one row whose id is null: sleep is for how many seconds to sleep unless a notification on '
+    'channel lock_task, with the queue''s id as payload, has come since this call began. Then call again: nothing '
+    'is lost, and nobody polls, but every poll, and at most once a second while a transaction is open that may have missed it. listen before the first call and after each '
+    'reconnection. worker: a name that no other worker has (null: this session; name it when the calls go through a pool). max 0: settles, '
+    'captures nothing, forgets that the worker idles, and returns no row: for its end. '
+    'Call it outside a transaction block: each call must be committed before the next. Where notifications do not arrive, pass a shorter poll. '
+    'Errors: those of lock.settle_and_capture; 22023 bad worker or poll; 25001 called again in the transaction that found nothing.';
+
+-- file: sql/functions/task/check_dead.sql
+-- +goose StatementBegin
+-- check_dead refuses a dead letter that has not failed.
+create or replace function lock_internal.check_dead(
+    dead    boolean,
+    status  lock.task_status
 )
 returns void
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    bad  text;
 begin
-    if array_ndims(check_ids.ids) > 1 then
-        raise exception 'ids must have one dimension, not %', array_ndims(check_ids.ids)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
-    elsif check_ids.ids is null or array_position(check_ids.ids, null) is not null then
-        raise exception 'ids and their elements must not be null'
+    if check_dead.dead is null then
+        raise exception 'dead must not be null'
             using errcode = 'null_value_not_allowed',
-                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
-    end if;
-    if cardinality(check_ids.ids) = 1 then
-        perform lock_internal.check_id(check_ids.ids[array_lower(check_ids.ids, 1)], 'id');
-        return;
-    end if;
-    select given.id into bad
-    from unnest(check_ids.ids) as given(id)
-    group by given.id
-    having count(*) > 1 or given.id = '' or octet_length(given.id) > 1024
-    limit 1;
-    if found then
-        perform lock_internal.check_id(bad, 'id');
-        raise exception 'id % is given twice', bad
+                  hint = 'Pass true with status failed for a dead letter, or false.';
+    elsif check_dead.dead and check_dead.status <> 'failed' then
+        raise exception 'only what is settled as failed can be a dead letter, not as %', check_dead.status
             using errcode = 'invalid_parameter_value',
-                  hint = 'Pass every id once.';
+                  hint = 'Pass dead => true with status failed only.';
     end if;
 end;
 $$;
@@ -518,6 +908,27 @@ comment on function lock.extend_task(text, bigint, interval, text) is
     'stale, and the work should stop. The task''s own timeout stays for later attempts. Waits while another transaction is changing the task. '
     'Errors: P0002 unknown task; 22004 null; 22023 bad id, timeout not positive, infinite or with months.';
 
+-- file: sql/functions/task/forgotten_tasks.sql
+-- +goose StatementBegin
+-- forgotten_tasks tells of tasks that have been in_progress for over a day and cannot time out; null: there are none.
+--
+-- It reads the whole table: an index of what cannot time out would cost each capture of such a task.
+create or replace function lock_internal.forgotten_tasks()
+returns text
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('tasks in progress for over a day without a timeout: %s, such as %s', count(*), min(task.queue_id || ': ' || task.id))
+    from lock.task
+    where task.status = 'in_progress'
+      and task.deadline is null
+      and task.changed_at < clock_timestamp() - interval '1 day'
+    having count(*) > 0;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/task/get_task.sql
 -- +goose StatementBegin
 -- get_task returns a task as it is stored; no row: there is none.
@@ -546,52 +957,76 @@ $$;
 comment on function lock.get_task(text, text) is
     'A task as it is stored; no row: there is none. Never waits. Errors: 22004 null, 22023 empty or too long.';
 
--- file: sql/functions/task/next_task_in.sql
+-- file: sql/functions/task/list_tasks.sql
 -- +goose StatementBegin
--- next_task_in says after how long a capture may find something that it does not find now; no row: not by itself.
---
--- It looks at what is stored, so it is zero or less while another transaction that may yet roll back holds a task that is due.
-create or replace function lock.next_task_in(
-    queue_id  text    default 'default',
-    statuses  text[]  default '{new,failed}'
+-- list_tasks shows some tasks of a queue in one status; each status lies in an index in the order that it is shown in.
+create or replace function lock.list_tasks(
+    queue_id  text              default 'default',
+    status    lock.task_status  default 'new',
+    max       integer           default 100
 )
-returns setof interval
+returns setof lock.task
 language plpgsql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
-declare
-    wanted   lock.task_status;
-    soonest  timestamptz;
 begin
-    perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
-    perform lock_internal.check_statuses(next_task_in.statuses);
-    select min(task.deadline) into soonest
-    from lock.task
-    where task.queue_id = next_task_in.queue_id
-      and task.status = 'in_progress';
-    foreach wanted in array next_task_in.statuses::lock.task_status[] loop
-        select least(soonest, min(task.available_at)) into soonest
-        from lock.task
-        where task.queue_id = next_task_in.queue_id
-          and task.status = wanted
-          and task.status <> 'in_progress'
-          and task.retries_left is distinct from 0;
-    end loop;
-    if soonest is not null then
-        return next least(soonest - clock_timestamp(), interval '36525 days');
+    perform lock_internal.check_id(list_tasks.queue_id, 'queue_id');
+    perform lock_internal.check_count(list_tasks.max, 'max');
+    if list_tasks.status is null then
+        raise exception 'status must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass new, in_progress, done or failed.';
+    elsif list_tasks.status = 'in_progress' then
+        return query
+            select task.*
+            from lock.task
+            where task.queue_id = list_tasks.queue_id
+              and task.status = 'in_progress'
+              and task.deadline is not null
+            order by task.deadline
+            limit list_tasks.max;
+        return;
     end if;
+    return query
+        select *
+        from (
+            (
+                select task.*
+                from lock.task
+                where task.queue_id = list_tasks.queue_id
+                  and task.status = list_tasks.status
+                  and task.status <> 'in_progress'
+                  and task.retries_left is distinct from 0
+                order by task.available_at
+                limit list_tasks.max
+            )
+            union all
+            (
+                select task.*
+                from lock.task
+                where task.queue_id = list_tasks.queue_id
+                  and task.status = list_tasks.status
+                  and task.status <> 'in_progress'
+                  and task.retries_left = 0
+                order by task.available_at
+                limit list_tasks.max
+            )
+        ) as oldest
+        order by oldest.available_at
+        limit list_tasks.max;
 end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.next_task_in(text, text[]) is
-    'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
-    'still open holds one that is due; no row: there is none. For a worker that found nothing and wants to know how long to sleep. '
-    'Never waits. Errors: 22004 null, 22023 bad names.';
+comment on function lock.list_tasks(text, lock.task_status, integer) is
+    'At most max tasks of a queue in one status, as they are stored: those in_progress by their deadline, without those that have no timeout, which '
+    'lock.activity has; the others by available_at, oldest first, dead letters (lock.dead_letter) among them. Never waits; what an open transaction has captured shows as before. '
+    'Errors: 22004 null; 22023 bad queue_id, max below 1; 22P02 a status that there is not.';
 
 -- file: sql/functions/task/purge_tasks.sql
 -- +goose StatementBegin
@@ -662,7 +1097,7 @@ $$;
 comment on function lock.purge_tasks(interval, integer, text, lock.task_status) is
     'Deletes at most max done tasks that were settled longer than older_than ago, oldest first, and returns how many; with status failed '
     'the dead letters, never a task that can still be captured as failed. Skips what others hold, never waits. Call it until it returns less than max. A purged id can be '
-    'created again, and then counts its attempts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
+    'created again, and then its attempt counts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
 
 -- file: sql/functions/task/retry_task.sql
 -- +goose StatementBegin
@@ -684,6 +1119,7 @@ begin
     perform lock_internal.check_count(coalesce(retry_task.retries_left, 1), 'retries_left');
     update lock.task
     set status = 'new',
+        tries = 0,
         retries_left = retry_task.retries_left,
         available_at = clock_timestamp(),
         deadline = null,
@@ -702,8 +1138,8 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.retry_task(text, integer, text) is
-    'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number). '
-    'False: it is in_progress; settle it first. Its attempts go on counting. Waits while another transaction is changing the task. Wakes idle '
+    'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number), '
+    'and a fresh start for back-off: tries 0. False: it is in_progress; settle it first. Its attempt goes on counting. Waits while another transaction is changing the task. Wakes idle '
     'workers at commit. Errors: P0002 unknown task; 22004 null id or queue_id; 22023 bad id, retries_left below 1.';
 
 -- file: sql/functions/task/retry_tasks.sql
@@ -736,6 +1172,7 @@ begin
     foreach wanted in array '{failed,new}'::lock.task_status[] loop
         update lock.task
         set status = 'new',
+            tries = 0,
             retries_left = retry_tasks.retries_left,
             available_at = clock_timestamp(),
             changed_at = clock_timestamp()
@@ -764,7 +1201,7 @@ $$;
 
 comment on function lock.retry_tasks(text, integer, integer) is
     'Revives at most max dead letters of a queue (lock.dead_letter), those that died first, then those that never were tried: new, available now, with retries_left captures ahead (null: '
-    'any number). Returns how many: call it again while it returns max. Their attempts go on counting. Never waits: what another transaction is '
+    'any number). Returns how many: call it again while it returns max. Their tries are 0 again. Never waits: what another transaction is '
     'changing is passed over. Wakes idle workers at commit. Errors: 22004 null queue_id or max; 22023 bad queue_id, retries_left or max below 1; '
     '40001 under REPEATABLE READ and SERIALIZABLE.';
 
@@ -780,7 +1217,9 @@ create or replace function lock.set_status(
     status    lock.task_status,
     attempt   bigint    default null,
     queue_id  text      default 'default',
-    delay     interval  default '0'
+    delay     interval  default '0',
+    message   text      default null,
+    dead      boolean   default false
 )
 returns boolean
 language plpgsql
@@ -796,10 +1235,24 @@ begin
     if set_status.delay is null or set_status.delay <> interval '0' then
         perform lock_internal.check_interval(set_status.delay, 'delay', true);
     end if;
+    if set_status.dead is null or set_status.dead and set_status.status <> 'failed' then
+        perform lock_internal.check_dead(set_status.dead, set_status.status);
+    end if;
     update lock.task
     set status = set_status.status,
+        tries = case
+            when set_status.status = 'done' then 0
+            when set_status.status = 'new' and set_status.attempt is not null then task.tries - 1
+            else task.tries
+        end,
+        retries_left = case
+            when set_status.dead then 0
+            when set_status.status = 'new' and set_status.attempt is not null then task.retries_left + 1
+            else task.retries_left
+        end,
         available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
         deadline = null,
+        message = case when set_status.message <> '' then left(set_status.message, 4000) when set_status.status <> 'done' then task.message end,
         changed_at = clock_timestamp()
     where task.queue_id = set_status.queue_id
       and task.id = set_status.id
@@ -808,7 +1261,7 @@ begin
         perform lock_internal.check_known(set_status.id, set_status.queue_id);
         return false;
     end if;
-    if set_status.status <> 'done' then
+    if set_status.status <> 'done' and not set_status.dead then
         perform lock_internal.wake('lock_task', set_status.queue_id);
     end if;
     return true;
@@ -816,94 +1269,15 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.set_status(text, lock.task_status, bigint, text, interval) is
+comment on function lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean) is
     'Settles a captured task as done, failed or (to give it back) new. With the attempt that lock.capture returned: false when the task was '
-    'taken over, settled or set by somebody else since, and nothing changes. Without attempt: sets any task, whoever has it, and makes that '
-    'worker''s attempt stale; for operators and for the article''s plain state machine. delay: no capture of it before that has passed. '
-    'Keeps retries_left. Waits while another transaction is changing the task. Wakes idle workers, except for done. '
-    'Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months.';
-
--- file: sql/functions/task/settle.sql
--- +goose StatementBegin
--- settle ends the attempts that are still theirs: every id in its own status, with its own delay; returns how many.
---
--- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
--- the same tasks go through them in the same order.
-create or replace function lock_internal.settle(
-    ids       text[],
-    attempts  bigint[],
-    results   text[],
-    queue_id  text,
-    delays    interval[]
-)
-returns bigint
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-declare
-    given    constant integer := cardinality(settle.ids);
-    settled  bigint;
-begin
-    perform lock_internal.check_ids(settle.ids);
-    if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
-        perform lock_internal.check_id(settle.queue_id, 'queue_id');
-    end if;
-    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays)) > 1 then
-        raise exception 'attempts, statuses and delays must have one dimension'
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass arrays of the same length.';
-    elsif settle.attempts is null or array_position(settle.attempts, null) is not null
-        or settle.results is null or array_position(settle.results, null) is not null
-    then
-        raise exception 'attempts, statuses and their elements must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass the attempt that lock.capture returned for each id, and new, done or failed.';
-    elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given or cardinality(settle.delays) <> given then
-        raise exception '% ids, % attempts, % statuses and % delays', given, cardinality(settle.attempts), cardinality(settle.results),
-                coalesce(cardinality(settle.delays), given)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass arrays of the same length.';
-    elsif not settle.results <@ '{new,done,failed}' then
-        raise exception 'a task is settled as new, done or failed, not as %', left(settle.results::text, 60)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Use lock.extend_task to hold a task for longer.';
-    end if;
-    if settle.delays is not null then
-        perform lock_internal.check_interval(delay, 'delay', true)
-        from unnest(settle.delays) as delay
-        where delay <> interval '0';
-    end if;
-
-    update lock.task
-    set status = result.status::lock.task_status,
-        available_at = (lock_internal.utc(clock_timestamp()) + coalesce(result.delay, '0')) at time zone interval '0',
-        deadline = null,
-        changed_at = clock_timestamp()
-    from (
-        select listed.id, listed.attempt, listed.status, listed.delay
-        from unnest(settle.ids, settle.attempts, settle.results, settle.delays) as listed(id, attempt, status, delay)
-        where octet_length(listed.id) & 0 = 0  -- always, so that the list is taken for short, and each id is looked up by the primary key
-        order by listed.id
-    ) as result
-    where task.queue_id = settle.queue_id
-      and task.id = result.id
-      and task.attempt = result.attempt
-      and task.status = 'in_progress';
-    get diagnostics settled = row_count;
-    if settled > 0 and settle.results && '{new,failed}' then
-        perform lock_internal.wake('lock_task', settle.queue_id);
-    end if;
-    return settled;
-end;
-$$;
--- +goose StatementEnd
+    'taken over, settled or set by somebody else since, and nothing changes; new makes that capture as if it had not been: tries - 1, '
+    'retries_left + 1. Without attempt: sets any task, whoever has it, and makes that worker''s attempt stale; for operators and for the '
+    'article''s plain state machine. It does what it is told and backs off from nothing by itself: delay: no capture of the task before that '
+    'has passed. message: the last error; its first 4000 characters are kept until the task is done (null: the one before). dead, only with '
+    'failed: no capture is left, and the task is a dead letter. Waits while another transaction is changing the task. Wakes idle workers, '
+    'except for done and dead. Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months, '
+    'dead without failed.';
 
 -- file: sql/functions/task/set_statuses.sql
 -- +goose StatementBegin
@@ -913,7 +1287,9 @@ create or replace function lock.set_statuses(
     attempts  bigint[],
     status    lock.task_status,
     queue_id  text      default 'default',
-    delay     interval  default '0'
+    delay     interval  default '0',
+    message   text      default null,
+    dead      boolean   default false
 )
 returns bigint
 language plpgsql
@@ -929,64 +1305,26 @@ begin
     if set_statuses.delay is null or set_statuses.delay <> interval '0' then
         perform lock_internal.check_interval(set_statuses.delay, 'delay', true);
     end if;
+    if set_statuses.dead is null or set_statuses.dead and set_statuses.status <> 'failed' then
+        perform lock_internal.check_dead(set_statuses.dead, set_statuses.status);
+    end if;
     return lock_internal.settle(
         set_statuses.ids,
         set_statuses.attempts,
-        array_fill(set_statuses.status::text, array[cardinality(set_statuses.ids)]),
+        array_fill(case when set_statuses.dead then 'dead' else set_statuses.status::text end, array[cardinality(set_statuses.ids)]),
         set_statuses.queue_id,
-        case when set_statuses.delay <> interval '0' then array_fill(set_statuses.delay, array[cardinality(set_statuses.ids)]) end
+        case when set_statuses.delay <> interval '0' then array_fill(set_statuses.delay, array[cardinality(set_statuses.ids)]) end,
+        case when set_statuses.message <> '' then array_fill(set_statuses.message, array[cardinality(set_statuses.ids)]) end
     );
 end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval) is
+comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval, text, boolean) is
     'Settles many captured tasks in one statement, each with its attempt as in lock.set_status, and returns how many were; those whose attempt is '
-    'stale or that do not exist are left out. Waits while another transaction is changing one of them. '
-    'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay.';
-
--- file: sql/functions/task/settle_and_capture.sql
--- +goose StatementBegin
--- settle_and_capture is a worker's steady state in one call: it settles the last batch, then captures the next.
---
--- In this order: settling may wait for a row that a capture has locked for a moment, and capturing never waits, so no circle
--- can close. A worker that captured first and settled later in one transaction could deadlock with its like.
-create or replace function lock.settle_and_capture(
-    ids       text[],
-    attempts  bigint[],
-    results   text[],
-    max       integer,
-    queue_id  text         default 'default',
-    statuses  text[]       default '{new,failed}',
-    owner     text         default null,
-    delays    interval[]   default null,
-    since     timestamptz  default null
-)
-returns setof lock.task
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if settle_and_capture.ids is distinct from '{}' then
-        perform lock_internal.settle(
-            settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
-            settle_and_capture.delays
-        );
-    end if;
-    return query
-        select *
-        from lock.capture(settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since);
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], timestamptz) is
-    'Settles a worker''s last batch (ids, attempts as captured, results: new, done or failed each; delays: one each, or null), as '
-    'lock.set_statuses does and leaving out what is stale, then captures the next batch as lock.capture does, and returns that (since: as there). One round trip '
-    'and one commit for both, and no deadlock between workers. Pass empty arrays when there is nothing to settle. '
-    'Errors: those of lock.set_statuses and lock.capture; none of both happens then.';
+    'stale or that do not exist are left out. It does what it is told: delay, message and dead are those of lock.set_status, for all of them. '
+    'Waits while another transaction is changing one of them. '
+    'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay, dead without failed.';
 
 -- end of functions
 
@@ -1011,17 +1349,11 @@ select lock_internal.refuse_loss('lock.task', 'status <> ''done''', 'tasks that 
 
 -- functions of task: written by make migration, not by hand
 
--- gone: sql/functions/task/settle_and_capture.sql
-drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], timestamptz);
-
 -- gone: sql/functions/task/set_statuses.sql
-drop function if exists lock.set_statuses(text[], bigint[], lock.task_status, text, interval);
-
--- gone: sql/functions/task/settle.sql
-drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[]);
+drop function if exists lock.set_statuses(text[], bigint[], lock.task_status, text, interval, text, boolean);
 
 -- gone: sql/functions/task/set_status.sql
-drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval);
+drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean);
 
 -- gone: sql/functions/task/retry_tasks.sql
 drop function if exists lock.retry_tasks(text, integer, integer);
@@ -1032,11 +1364,14 @@ drop function if exists lock.retry_task(text, integer, text);
 -- gone: sql/functions/task/purge_tasks.sql
 drop function if exists lock.purge_tasks(interval, integer, text, lock.task_status);
 
--- gone: sql/functions/task/next_task_in.sql
-drop function if exists lock.next_task_in(text, text[]);
+-- gone: sql/functions/task/list_tasks.sql
+drop function if exists lock.list_tasks(text, lock.task_status, integer);
 
 -- gone: sql/functions/task/get_task.sql
 drop function if exists lock.get_task(text, text);
+
+-- gone: sql/functions/task/forgotten_tasks.sql
+drop function if exists lock_internal.forgotten_tasks();
 
 -- gone: sql/functions/task/extend_task.sql
 drop function if exists lock.extend_task(text, bigint, interval, text);
@@ -1053,14 +1388,32 @@ drop function if exists lock_internal.check_task(text, lock.task_status, integer
 -- gone: sql/functions/task/check_known.sql
 drop function if exists lock_internal.check_known(text, text);
 
--- gone: sql/functions/task/check_ids.sql
-drop function if exists lock_internal.check_ids(text[]);
+-- gone: sql/functions/task/check_dead.sql
+drop function if exists lock_internal.check_dead(boolean, lock.task_status);
+
+-- gone: sql/functions/task/await_task.sql
+drop function if exists lock.await_task(text[], bigint[], text[], integer, text, text[], text, interval[], text[], interval, interval, integer, text, interval);
+
+-- gone: sql/functions/task/next_task_in.sql
+drop function if exists lock.next_task_in(text, text[]);
+
+-- gone: sql/functions/task/settle_and_capture.sql
+drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer);
 
 -- gone: sql/functions/task/capture.sql
 drop function if exists lock.capture(integer, text, text[], text, timestamptz);
 
 -- gone: sql/functions/task/check_statuses.sql
 drop function if exists lock_internal.check_statuses(text[]);
+
+-- gone: sql/functions/task/settle.sql
+drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[], text[], interval, interval, integer);
+
+-- gone: sql/functions/task/backoff.sql
+drop function if exists lock_internal.backoff(integer, interval, interval);
+
+-- gone: sql/functions/task/check_ids.sql
+drop function if exists lock_internal.check_ids(text[]);
 
 -- end of functions
 

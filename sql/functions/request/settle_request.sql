@@ -59,8 +59,7 @@ begin
     set request_status = settle_request.status::lock.request_status,
         process_id = case when ended is not null then request.process_id end,
         started_at = case when ended is not null then request.started_at end,
-        attempts = request.attempts + 1,
-        message = settle_request.message,
+        message = left(settle_request.message, 4000),
         available_at = until,
         settled_at = ended
     where request.request_id = any (ids);
@@ -70,7 +69,7 @@ end;
 $$;
 
 comment on function lock.settle_request(uuid, text, text, interval) is
-    'Settles everything that process_id captured in this transaction as complete or error, with a message that is kept, and returns how many '
+    'Settles everything that process_id captured in this transaction as complete or error, with a message whose first 4000 characters are kept, and returns how many '
     'requests that were (0: none, settled already, or another transaction''s). new puts them back at their old place for another try '
-    'instead, not before delay is over; attempts counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
+    'instead, not before delay is over; lock.capture_request counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
     'Errors: 22004 null, 22023 bad status or delay.';

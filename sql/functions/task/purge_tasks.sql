@@ -64,4 +64,4 @@ $$;
 comment on function lock.purge_tasks(interval, integer, text, lock.task_status) is
     'Deletes at most max done tasks that were settled longer than older_than ago, oldest first, and returns how many; with status failed '
     'the dead letters, never a task that can still be captured as failed. Skips what others hold, never waits. Call it until it returns less than max. A purged id can be '
-    'created again, and then counts its attempts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
+    'created again, and then its attempt counts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';

@@ -16,6 +16,7 @@ begin
     perform lock_internal.check_count(coalesce(retry_task.retries_left, 1), 'retries_left');
     update lock.task
     set status = 'new',
+        tries = 0,
         retries_left = retry_task.retries_left,
         available_at = clock_timestamp(),
         deadline = null,
@@ -33,6 +34,6 @@ end;
 $$;
 
 comment on function lock.retry_task(text, integer, text) is
-    'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number). '
-    'False: it is in_progress; settle it first. Its attempts go on counting. Waits while another transaction is changing the task. Wakes idle '
+    'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number), '
+    'and a fresh start for back-off: tries 0. False: it is in_progress; settle it first. Its attempt goes on counting. Waits while another transaction is changing the task. Wakes idle '
     'workers at commit. Errors: P0002 unknown task; 22004 null id or queue_id; 22023 bad id, retries_left below 1.';

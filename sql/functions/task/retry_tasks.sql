@@ -26,6 +26,7 @@ begin
     foreach wanted in array '{failed,new}'::lock.task_status[] loop
         update lock.task
         set status = 'new',
+            tries = 0,
             retries_left = retry_tasks.retries_left,
             available_at = clock_timestamp(),
             changed_at = clock_timestamp()
@@ -53,6 +54,6 @@ $$;
 
 comment on function lock.retry_tasks(text, integer, integer) is
     'Revives at most max dead letters of a queue (lock.dead_letter), those that died first, then those that never were tried: new, available now, with retries_left captures ahead (null: '
-    'any number). Returns how many: call it again while it returns max. Their attempts go on counting. Never waits: what another transaction is '
+    'any number). Returns how many: call it again while it returns max. Their tries are 0 again. Never waits: what another transaction is '
     'changing is passed over. Wakes idle workers at commit. Errors: 22004 null queue_id or max; 22023 bad queue_id, retries_left or max below 1; '
     '40001 under REPEATABLE READ and SERIALIZABLE.';

@@ -8,7 +8,9 @@ create or replace function lock.set_status(
     status    lock.task_status,
     attempt   bigint    default null,
     queue_id  text      default 'default',
-    delay     interval  default '0'
+    delay     interval  default '0',
+    message   text      default null,
+    dead      boolean   default false
 )
 returns boolean
 language plpgsql
@@ -24,10 +26,24 @@ begin
     if set_status.delay is null or set_status.delay <> interval '0' then
         perform lock_internal.check_interval(set_status.delay, 'delay', true);
     end if;
+    if set_status.dead is null or set_status.dead and set_status.status <> 'failed' then
+        perform lock_internal.check_dead(set_status.dead, set_status.status);
+    end if;
     update lock.task
     set status = set_status.status,
+        tries = case
+            when set_status.status = 'done' then 0
+            when set_status.status = 'new' and set_status.attempt is not null then task.tries - 1
+            else task.tries
+        end,
+        retries_left = case
+            when set_status.dead then 0
+            when set_status.status = 'new' and set_status.attempt is not null then task.retries_left + 1
+            else task.retries_left
+        end,
         available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
         deadline = null,
+        message = case when set_status.message <> '' then left(set_status.message, 4000) when set_status.status <> 'done' then task.message end,
         changed_at = clock_timestamp()
     where task.queue_id = set_status.queue_id
       and task.id = set_status.id
@@ -36,16 +52,19 @@ begin
         perform lock_internal.check_known(set_status.id, set_status.queue_id);
         return false;
     end if;
-    if set_status.status <> 'done' then
+    if set_status.status <> 'done' and not set_status.dead then
         perform lock_internal.wake('lock_task', set_status.queue_id);
     end if;
     return true;
 end;
 $$;
 
-comment on function lock.set_status(text, lock.task_status, bigint, text, interval) is
+comment on function lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean) is
     'Settles a captured task as done, failed or (to give it back) new. With the attempt that lock.capture returned: false when the task was '
-    'taken over, settled or set by somebody else since, and nothing changes. Without attempt: sets any task, whoever has it, and makes that '
-    'worker''s attempt stale; for operators and for the article''s plain state machine. delay: no capture of it before that has passed. '
-    'Keeps retries_left. Waits while another transaction is changing the task. Wakes idle workers, except for done. '
-    'Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months.';
+    'taken over, settled or set by somebody else since, and nothing changes; new makes that capture as if it had not been: tries - 1, '
+    'retries_left + 1. Without attempt: sets any task, whoever has it, and makes that worker''s attempt stale; for operators and for the '
+    'article''s plain state machine. It does what it is told and backs off from nothing by itself: delay: no capture of the task before that '
+    'has passed. message: the last error; its first 4000 characters are kept until the task is done (null: the one before). dead, only with '
+    'failed: no capture is left, and the task is a dead letter. Waits while another transaction is changing the task. Wakes idle workers, '
+    'except for done and dead. Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months, '
+    'dead without failed.';

@@ -4,7 +4,9 @@ create or replace function lock.set_statuses(
     attempts  bigint[],
     status    lock.task_status,
     queue_id  text      default 'default',
-    delay     interval  default '0'
+    delay     interval  default '0',
+    message   text      default null,
+    dead      boolean   default false
 )
 returns bigint
 language plpgsql
@@ -20,17 +22,22 @@ begin
     if set_statuses.delay is null or set_statuses.delay <> interval '0' then
         perform lock_internal.check_interval(set_statuses.delay, 'delay', true);
     end if;
+    if set_statuses.dead is null or set_statuses.dead and set_statuses.status <> 'failed' then
+        perform lock_internal.check_dead(set_statuses.dead, set_statuses.status);
+    end if;
     return lock_internal.settle(
         set_statuses.ids,
         set_statuses.attempts,
-        array_fill(set_statuses.status::text, array[cardinality(set_statuses.ids)]),
+        array_fill(case when set_statuses.dead then 'dead' else set_statuses.status::text end, array[cardinality(set_statuses.ids)]),
         set_statuses.queue_id,
-        case when set_statuses.delay <> interval '0' then array_fill(set_statuses.delay, array[cardinality(set_statuses.ids)]) end
+        case when set_statuses.delay <> interval '0' then array_fill(set_statuses.delay, array[cardinality(set_statuses.ids)]) end,
+        case when set_statuses.message <> '' then array_fill(set_statuses.message, array[cardinality(set_statuses.ids)]) end
     );
 end;
 $$;
 
-comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval) is
+comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval, text, boolean) is
     'Settles many captured tasks in one statement, each with its attempt as in lock.set_status, and returns how many were; those whose attempt is '
-    'stale or that do not exist are left out. Waits while another transaction is changing one of them. '
-    'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay.';
+    'stale or that do not exist are left out. It does what it is told: delay, message and dead are those of lock.set_status, for all of them. '
+    'Waits while another transaction is changing one of them. '
+    'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay, dead without failed.';

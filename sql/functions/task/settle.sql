@@ -1,13 +1,20 @@
--- settle ends the attempts that are still theirs: every id in its own status, with its own delay; returns how many.
+-- settle ends the attempts that are still theirs: every id with its own result, delay and message; returns how many.
 --
 -- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
 -- the same tasks go through them in the same order.
+--
+-- dead is failed with no capture left. retry is failed with a pause that grows with the tries, and dead at max_tries when the task has
+-- no limit of its own.
 create or replace function lock_internal.settle(
-    ids       text[],
-    attempts  bigint[],
-    results   text[],
-    queue_id  text,
-    delays    interval[]
+    ids        text[],
+    attempts   bigint[],
+    results    text[],
+    queue_id   text,
+    delays     interval[],
+    messages   text[],
+    shortest   interval  default '1 second',
+    longest    interval  default '1 hour',
+    max_tries  integer   default 25
 )
 returns bigint
 language plpgsql
@@ -28,23 +35,25 @@ begin
     if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
         perform lock_internal.check_id(settle.queue_id, 'queue_id');
     end if;
-    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays)) > 1 then
-        raise exception 'attempts, statuses and delays must have one dimension'
+    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays), array_ndims(settle.messages)) > 1 then
+        raise exception 'attempts, results, delays and messages must have one dimension'
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass arrays of the same length.';
     elsif settle.attempts is null or array_position(settle.attempts, null) is not null
         or settle.results is null or array_position(settle.results, null) is not null
     then
-        raise exception 'attempts, statuses and their elements must not be null'
+        raise exception 'attempts, results and their elements must not be null'
             using errcode = 'null_value_not_allowed',
-                  hint = 'Pass the attempt that lock.capture returned for each id, and new, done or failed.';
-    elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given or cardinality(settle.delays) <> given then
-        raise exception '% ids, % attempts, % statuses and % delays', given, cardinality(settle.attempts), cardinality(settle.results),
-                coalesce(cardinality(settle.delays), given)
+                  hint = 'Pass the attempt that lock.capture returned for each id, and new, done, failed, dead or retry.';
+    elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given
+        or cardinality(settle.delays) <> given or cardinality(settle.messages) <> given
+    then
+        raise exception '% ids, % attempts, % results, % delays and % messages', given, cardinality(settle.attempts), cardinality(settle.results),
+                coalesce(cardinality(settle.delays), given), coalesce(cardinality(settle.messages), given)
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass arrays of the same length.';
-    elsif not settle.results <@ '{new,done,failed}' then
-        raise exception 'a task is settled as new, done or failed, not as %', left(settle.results::text, 60)
+    elsif not settle.results <@ '{new,done,failed,dead,retry}' then
+        raise exception 'a task is settled as new, done, failed, dead or retry, not as %', left(settle.results::text, 60)
             using errcode = 'invalid_parameter_value',
                   hint = 'Use lock.extend_task to hold a task for longer.';
     end if;
@@ -53,15 +62,38 @@ begin
         from unnest(settle.delays) as delay
         where delay <> interval '0';
     end if;
+    if settle.shortest is distinct from '1 second' or settle.longest is distinct from '1 hour' or settle.max_tries is distinct from 25 then
+        perform lock_internal.check_interval(settle.shortest, 'shortest', true);
+        perform lock_internal.check_interval(settle.longest, 'longest', true);
+        perform lock_internal.check_count(settle.max_tries, 'max_tries');
+        if settle.longest < settle.shortest then
+            raise exception 'longest is %, and shorter than shortest, which is %', settle.longest, settle.shortest
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass the bounds of the pause between two tries.';
+        end if;
+    end if;
 
     update lock.task
-    set status = result.status::lock.task_status,
-        available_at = (lock_internal.utc(clock_timestamp()) + coalesce(result.delay, '0')) at time zone interval '0',
+    set status = case result.status when 'done' then lock.task_status 'done' when 'new' then 'new' else 'failed' end,
+        tries = case result.status when 'done' then 0 when 'new' then task.tries - 1 else task.tries end,
+        retries_left = case result.status
+            when 'done' then task.retries_left
+            when 'new' then task.retries_left + 1
+            when 'dead' then 0
+            when 'retry' then case when task.retries_left is not null or task.tries < settle.max_tries then task.retries_left else 0 end
+            else task.retries_left
+        end,
+        available_at = (lock_internal.utc(clock_timestamp()) + case
+            when result.delay > interval '0' then result.delay
+            when result.status = 'retry' then lock_internal.backoff(task.tries, settle.shortest, settle.longest)
+            else interval '0'
+        end) at time zone interval '0',
         deadline = null,
+        message = case when result.message <> '' then left(result.message, 4000) when result.status <> 'done' then task.message end,
         changed_at = clock_timestamp()
     from (
-        select listed.id, listed.attempt, listed.status, listed.delay
-        from unnest(settle.ids, settle.attempts, settle.results, settle.delays) as listed(id, attempt, status, delay)
+        select listed.id, listed.attempt, listed.status, listed.delay, listed.message
+        from unnest(settle.ids, settle.attempts, settle.results, settle.delays, settle.messages) as listed(id, attempt, status, delay, message)
         where octet_length(listed.id) & 0 = 0  -- always, so that the list is taken for short, and each id is looked up by the primary key
         order by listed.id
     ) as result
@@ -70,7 +102,7 @@ begin
       and task.attempt = result.attempt
       and task.status = 'in_progress';
     get diagnostics settled = row_count;
-    if settled > 0 and settle.results && '{new,failed}' then
+    if settled > 0 and settle.results && '{new,failed,retry}' then
         perform lock_internal.wake('lock_task', settle.queue_id);
     end if;
     return settled;

@@ -3,15 +3,19 @@
 -- In this order: settling may wait for a row that a capture has locked for a moment, and capturing never waits, so no circle
 -- can close. A worker that captured first and settled later in one transaction could deadlock with its like.
 create or replace function lock.settle_and_capture(
-    ids       text[],
-    attempts  bigint[],
-    results   text[],
-    max       integer,
-    queue_id  text         default 'default',
-    statuses  text[]       default '{new,failed}',
-    owner     text         default null,
-    delays    interval[]   default null,
-    since     timestamptz  default null
+    ids        text[],
+    attempts   bigint[],
+    results    text[],
+    max        integer,
+    queue_id   text         default 'default',
+    statuses   text[]       default '{new,failed}',
+    owner      text         default null,
+    delays     interval[]   default null,
+    messages   text[]       default null,
+    since      timestamptz  default null,
+    shortest   interval     default '1 second',
+    longest    interval     default '1 hour',
+    max_tries  integer      default 25
 )
 returns setof lock.task
 language plpgsql
@@ -23,8 +27,13 @@ begin
     if settle_and_capture.ids is distinct from '{}' then
         perform lock_internal.settle(
             settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
-            settle_and_capture.delays
+            settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
+            settle_and_capture.max_tries
         );
+    end if;
+    if settle_and_capture.max = 0 then
+        perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
+        return;
     end if;
     return query
         select *
@@ -32,8 +41,11 @@ begin
 end;
 $$;
 
-comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], timestamptz) is
-    'Settles a worker''s last batch (ids, attempts as captured, results: new, done or failed each; delays: one each, or null), as '
-    'lock.set_statuses does and leaving out what is stale, then captures the next batch as lock.capture does, and returns that (since: as there). One round trip '
-    'and one commit for both, and no deadlock between workers. Pass empty arrays when there is nothing to settle. '
-    'Errors: those of lock.set_statuses and lock.capture; none of both happens then.';
+comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer) is
+    'Settles a worker''s last batch, leaving out what is stale, then captures the next as lock.capture does, and returns that; max 0: captures '
+    'nothing. One round trip and one commit for both, and no deadlock between workers. ids, attempts as captured, results, and, one each or '
+    'null, delays and messages, as in lock.set_status. It does what it is told by the results: new (as if it had not been captured), done, failed (to '
+    'be captured again after its delay, at once without), dead (failed, and no capture is left), or retry: failed, to be captured again '
+    'after its delay, or, without one, after a pause that doubles with its tries, with jitter, between shortest and longest; one '
+    'without a retries_left of its own is dead after max_tries. Pass empty arrays when there is nothing to settle. '
+    'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; none of both happens then.';

@@ -76,6 +76,7 @@ func lockSteady(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size 
 	ids, attempts, results, delays := taskIDs(settle)
 	next := db.SettleAndCaptureParams{
 		Ids: ids, Attempts: attempts, Results: results, Delays: delays, Max: size, QueueID: "default", Statuses: []string{"new", "failed"},
+		Shortest: time.Second, Longest: time.Hour, MaxTries: 25,
 	}
 	if len(settle) == int(size) {
 		next.Since = &settle[size-1].AvailableAt
