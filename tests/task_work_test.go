@@ -29,12 +29,10 @@ func TestTaskWorkerProcess(t *testing.T) {
 	}
 	pool, err := pgxpool.New(ctx, url)
 	must(t, err)
-	err = locks.WorkTasks(ctx, pool, "default", &locks.TaskOptions{Max: 5, Poll: 100 * time.Millisecond}, func(ctx context.Context, tasks []db.Task) []error {
-		for _, task := range tasks {
-			fmt.Printf("task %s:%d\n", task.ID, task.Attempt)
-		}
+	err = locks.WorkTasks(ctx, pool, "", func(ctx context.Context, task db.Task) error {
+		fmt.Printf("task %s:%d\n", task.ID, task.Attempt)
 		return nil
-	})
+	}, &locks.TaskOptions{Concurrency: 5, Poll: 100 * time.Millisecond})
 	t.Fatal(err)
 }
 
@@ -111,21 +109,32 @@ func TestTaskProcesses(t *testing.T) {
 	}
 }
 
-// taskLoop runs WorkTasks until the test ends or stop is called.
+// taskLoop runs WorkTaskBatches until the test ends or stop is called.
 func taskLoop(t *testing.T, pool *pgxpool.Pool, opts *locks.TaskOptions, work func(ctx context.Context, tasks []db.Task) []error) (stop func()) {
+	t.Helper()
+	return taskRun(t, func(ctx context.Context) error { return locks.WorkTaskBatches(ctx, pool, "", work, opts) })
+}
+
+// taskLoopEach runs WorkTasks until the test ends or stop is called.
+func taskLoopEach(t *testing.T, pool *pgxpool.Pool, opts *locks.TaskOptions, work func(ctx context.Context, task db.Task) error) (stop func()) {
+	t.Helper()
+	return taskRun(t, func(ctx context.Context) error { return locks.WorkTasks(ctx, pool, "", work, opts) })
+}
+
+func taskRun(t *testing.T, work func(ctx context.Context) error) (stop func()) {
 	t.Helper()
 	running, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- locks.WorkTasks(running, pool, "default", opts, work) }()
+	go func() { ended <- work(running) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		select {
 		case err := <-ended:
 			if !errors.Is(err, context.Canceled) {
-				t.Errorf("WorkTasks: %v", err)
+				t.Errorf("the worker: %v", err)
 			}
 		case <-time.After(patience):
-			t.Error("WorkTasks does not end with its context")
+			t.Error("the worker does not end with its context")
 		}
 	})
 	t.Cleanup(stop)
@@ -146,7 +155,8 @@ func TestTaskWork(t *testing.T) {
 		s := e.session(t)
 		s.exec("select lock.create_tasks('{good,later}')")
 		s.exec("select lock.create_task('bad', retries_left => 2)")
-		taskLoop(t, e.pool, hour(), func(ctx context.Context, tasks []db.Task) []error {
+		quick := &locks.TaskOptions{Poll: time.Hour, ShortestPause: time.Millisecond, LongestPause: time.Millisecond, OnError: func(context.Context, error) {}}
+		taskLoop(t, e.pool, quick, func(ctx context.Context, tasks []db.Task) []error {
 			errs := make([]error, len(tasks))
 			for i, task := range tasks {
 				switch task.ID {
@@ -209,7 +219,7 @@ func TestTaskWork(t *testing.T) {
 		s := e.session(t)
 		s.exec("select lock.create_tasks('{a,b,c}')")
 		started := make(chan struct{})
-		stop := taskLoop(t, e.pool, &locks.TaskOptions{Max: 1}, func(ctx context.Context, tasks []db.Task) []error {
+		stop := taskLoop(t, e.pool, &locks.TaskOptions{BatchSize: 1, Grace: time.Millisecond}, func(ctx context.Context, tasks []db.Task) []error {
 			close(started)
 			<-ctx.Done()
 			return nil
@@ -248,7 +258,7 @@ func TestTaskWork(t *testing.T) {
 		killed := 0
 		pool := openPool(t, e.url+"&application_name=victim", 4)
 		for range 2 {
-			taskLoop(t, pool, &locks.TaskOptions{OnError: func(error) {}}, func(context.Context, []db.Task) []error { return nil })
+			taskLoop(t, pool, &locks.TaskOptions{OnError: func(context.Context, error) {}}, func(context.Context, []db.Task) []error { return nil })
 		}
 		for n := range 20 {
 			s.exec("select lock.create_tasks(array(select $1::integer || ' ' || n from generate_series(1, 20) n), timeout => '100 ms')", n)
@@ -437,7 +447,7 @@ func TestTaskOldSnapshot(t *testing.T) {
 		inner, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		n, found := 0, false
-		err := locks.WorkTasks(inner, pool, "default", &locks.TaskOptions{Max: 1}, func(_ context.Context, tasks []db.Task) []error {
+		err := locks.WorkTaskBatches(inner, pool, "", func(_ context.Context, tasks []db.Task) []error {
 			n++
 			s.exec("select lock.create_task($1)", fmt.Sprint("task ", n))
 			if done(tasks[0]) {
@@ -445,13 +455,13 @@ func TestTaskOldSnapshot(t *testing.T) {
 				cancel()
 			}
 			return nil
-		})
+		}, &locks.TaskOptions{BatchSize: 1})
 		if !errors.Is(err, context.Canceled) || !found {
 			t.Errorf("WorkTasks: %v; found: %v", err, found)
 		}
 		for _, query := range queries.queries {
 			if strings.HasPrefix(query.sql, "-- name: SettleAndCapture ") {
-				if query.args[len(query.args)-1].(*time.Time) == nil {
+				if query.args[9].(*time.Time) == nil {
 					beginning++
 				} else {
 					marked++

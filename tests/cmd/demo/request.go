@@ -160,7 +160,7 @@ func showChanges(ctx context.Context, d *demo) error {
 	})
 }
 
-// work runs locks.Work on the queue of this run until it has handled so many batches.
+// work runs locks.WorkRequests on the queue of this run until it has handled so many batches.
 func (d *demo) work(ctx context.Context, batches int, handle func(batch []db.Request) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -176,14 +176,14 @@ func (d *demo) work(ctx context.Context, batches int, handle func(batch []db.Req
 	defer pool.Close()
 	defer d.conn.Exec(context.WithoutCancel(ctx), "delete from lock.idle_worker where queue_id = $1", d.schema)
 	var failed error
-	err = locks.Work(ctx, pool, d.schema, func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
+	err = locks.WorkRequests(ctx, pool, d.schema, func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
 		err := handle(batch)
 		failed = errors.Join(failed, err)
 		if batches--; batches == 0 || failed != nil {
 			cancel()
 		}
 		return err
-	})
+	}, nil)
 	if failed == nil && !errors.Is(err, context.Canceled) {
 		return err
 	}

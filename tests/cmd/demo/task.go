@@ -123,8 +123,8 @@ func workTasks(ctx context.Context, p *process) error {
 		return err
 	}
 	defer pool.Close()
-	options := &locks.TaskOptions{Owner: p.Name, Max: 5, Poll: time.Second}
-	err = locks.WorkTasks(ctx, pool, p.Schema, options, func(ctx context.Context, tasks []db.Task) []error {
+	options := &locks.TaskOptions{Owner: p.Name, BatchSize: 5, Poll: time.Second}
+	err = locks.WorkTaskBatches(ctx, pool, p.Schema, func(ctx context.Context, tasks []db.Task) []error {
 		results := make([]error, len(tasks))
 		for i, task := range tasks {
 			if task.Attempt > 1 {
@@ -137,7 +137,7 @@ func workTasks(ctx context.Context, p *process) error {
 		case <-ctx.Done():
 		}
 		return results
-	})
+	}, options)
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
