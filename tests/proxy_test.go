@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"net"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -31,6 +32,90 @@ func (c *turnConn) Read(b []byte) (int, error) {
 		c.turns.Add(1)
 	}
 	return n, err
+}
+
+// A blackHole stands before the server, and can swallow silently what passes through the connections that there are, or through all.
+type blackHole struct {
+	address string // of the database behind it, for ordinary roles
+
+	mu     sync.Mutex
+	silent bool
+	hushes []func()
+}
+
+func newBlackHole(t *testing.T, address string) *blackHole {
+	t.Helper()
+	u, err := url.Parse(address)
+	must(t, err)
+	server := u.Host
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	u.Host = listener.Addr().String()
+	b := &blackHole{address: u.String()}
+	var conns sync.WaitGroup
+	var mu sync.Mutex
+	var all []net.Conn
+	conns.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			behind, err := net.Dial("tcp", server)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			mu.Lock()
+			all = append(all, client, behind)
+			mu.Unlock()
+			var hushed atomic.Bool
+			b.mu.Lock()
+			hushed.Store(b.silent)
+			b.hushes = append(b.hushes, func() { hushed.Store(true) })
+			b.mu.Unlock()
+			for _, way := range [][2]net.Conn{{client, behind}, {behind, client}} {
+				conns.Go(func() {
+					buffer := make([]byte, 1<<16)
+					for {
+						n, err := way[0].Read(buffer)
+						if hushed.Load() {
+							n = 0 // and an end is not passed on either
+						} else if err != nil {
+							way[1].Close()
+						}
+						if n > 0 {
+							way[1].Write(buffer[:n])
+						}
+						if err != nil {
+							return
+						}
+					}
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		mu.Lock()
+		for _, conn := range all {
+			conn.Close()
+		}
+		mu.Unlock()
+		conns.Wait()
+	})
+	return b
+}
+
+// swallow swallows what passes through the connections that there are, for ever, and with all through those to come, until the next swallow.
+func (b *blackHole) swallow(all bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.silent = all
+	for _, hush := range b.hushes {
+		hush()
+	}
+	b.hushes = nil
 }
 
 func TestKeyRoundTrips(t *testing.T) {

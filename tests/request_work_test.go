@@ -811,6 +811,61 @@ func TestRequestWorkLife(t *testing.T) {
 		}
 		answers(e.sessionAs(t, e.super), "complete new", "select string_agg(request_status::text, ' ' order by request_id) from lock.request")
 	})
+	t.Run("cuts the batch off when the grace period is over, and counts nothing", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		s.exec("create table effect (n int); grant insert on effect to locks_app")
+		s.exec("select lock.enqueue('update', 'e')")
+		inner, cancel := context.WithCancel(ctx)
+		err := locks.WorkRequests(inner, e.pool, "", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			if _, err := tx.Exec(ctx, "insert into effect values (1)"); err != nil {
+				return err
+			}
+			cancel()
+			_, err := tx.Exec(ctx, "select pg_sleep(1000)")
+			return locks.Permanent(err)
+		}, &locks.RequestOptions{Grace: time.Millisecond, OnError: func(context.Context, error) {}})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("WorkRequests: %v", err)
+		}
+		answers(s, "new 0 0", "select concat_ws(' ', request_status, tries, (select count(*) from effect)) from lock.request")
+	})
+	t.Run("is not held up by what is never answered", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		b := newBlackHole(t, e.url)
+		s := e.sessionAs(t, e.super)
+		s.exec("select lock.enqueue('update', 'e')")
+		var calls atomic.Int64
+		hung := make(chan struct{})
+		stop := startRequestHandlers(t, openPool(t, b.address, 4), 1, func(ctx context.Context, tx pgx.Tx, _ []db.Request) error {
+			switch calls.Add(1) {
+			case 1: // Nobody hears how it is settled, and the server, who sees a connection that is idle, keeps the entity.
+				b.swallow(false)
+				go holdsWithin(patience, func() bool {
+					_, err := e.admin.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'locks_app' and datname = current_database() and state = 'idle in transaction' and state_change < clock_timestamp() - interval '2 s'")
+					return err != nil
+				})
+			case 3:
+				b.swallow(true)
+				close(hung)
+				_, err := tx.Exec(ctx, "select 1")
+				return err
+			}
+			return nil
+		}, &locks.RequestOptions{CallTimeout: time.Second, Grace: time.Second, Poll: time.Second, OnError: func(context.Context, error) {}})
+		eventually(t, "it is settled", func() bool {
+			return get[int64](s, "select count(*) from lock.request where request_status = 'complete'") == 1
+		})
+		s.exec("select lock.enqueue('update', 'e')")
+		select {
+		case <-hung:
+		case <-time.After(patience):
+			t.Fatal("it does not go on")
+		}
+		stop()
+	})
 	t.Run("leaves no goroutine and no connection behind, however it ends", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
