@@ -76,10 +76,10 @@ func (q *Queries) Check(ctx context.Context) ([]Finding, error) {
 }
 
 const queueDepth = `-- name: QueueDepth :many
-select kind, queue_id, status, count, oldest from lock.queue_depth order by kind, queue_id, status
+select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason from lock.queue_depth order by kind, queue_id
 `
 
-// QueueDepth counts what is waiting to be done, per kind, queue and status. For dashboards: it counts row by row.
+// QueueDepth counts what is waiting to be done, a row per kind and queue. For dashboards: it counts row by row.
 func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 	rows, err := q.db.Query(ctx, queueDepth)
 	if err != nil {
@@ -92,9 +92,14 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 		if err := rows.Scan(
 			&i.Kind,
 			&i.QueueID,
-			&i.Status,
-			&i.Count,
-			&i.Oldest,
+			&i.Ready,
+			&i.Delayed,
+			&i.Running,
+			&i.Overdue,
+			&i.Dead,
+			&i.OldestReady,
+			&i.PausedSince,
+			&i.PausedReason,
 		); err != nil {
 			return nil, err
 		}

@@ -114,6 +114,11 @@ type IdleWorker struct {
 	Worker  string
 	// When the line stops counting, so that a worker that died costs its producers no more notifications.
 	Until time.Time
+	Since *time.Time
+	// For lock.await_task and lock.await_request: the id of the transaction that made the line; since is when.
+	ListedBy *int64
+	// For the same: whoever may have missed the line has an id below this one; null: the line was not yet seen committed.
+	Horizon *int64
 }
 
 // What keys are called on the advisory engine: names for which somebody had to wait, until lock.unlock or lock.vacuum forgets them. Decides nothing.
@@ -200,13 +205,33 @@ type MutexStatus struct {
 	ReleasedAt time.Time
 }
 
-// What is waiting to be done: tasks that are not done, by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that ask once a minute, not for workers.
+// What is waiting to be done, one row a queue: kind (task or request), queue_id, ready: a capture could have it now; delayed: not before a time to come; running; overdue: in progress beyond its timeout, and taken over by the next capture; dead; oldest_ready: since when the oldest of ready has been; paused_since, paused_reason: of lock.pause_queue. Tasks that are done do not count; dead tasks are those of lock.dead_letter. Requests: what a worker is at counts as ready until its transaction ends, since nobody else can see it, and so running and overdue are null; dead: what ended in error within the last 24 hours. Counts row by row: for dashboards that ask once a minute, not for workers.
 type QueueDepth struct {
+	Kind         string
+	QueueID      string
+	Ready        int64
+	Delayed      int64
+	Running      *int64
+	Overdue      *int64
+	Dead         int64
+	OldestReady  *time.Time
+	PausedSince  *time.Time
+	PausedReason *string
+}
+
+// Every pause of a queue (lock.pause_queue): who paused and resumed it, when and why. Nothing deletes from it but its owner, by hand.
+type QueuePause struct {
+	PauseID int64
+	// task or request.
 	Kind    string
 	QueueID string
-	Status  string
-	Count   int64
-	Oldest  time.Time
+	// The role that logged in (session_user); so is resumed_by.
+	PausedBy  string
+	PausedAt  time.Time
+	Reason    string
+	ResumedBy *string
+	// Null: it is paused.
+	ResumedAt *time.Time
 }
 
 // Requests for work on entities: the queue of what is outstanding, and the history of what is settled, until it is purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload is as good as lock.enqueue.

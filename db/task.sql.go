@@ -233,6 +233,52 @@ func (q *Queries) GetTask(ctx context.Context, arg GetTaskParams) (Task, error) 
 	return i, err
 }
 
+const listTasks = `-- name: ListTasks :many
+select queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at from lock.list_tasks(queue_id => $1::text, status => $2::lock.task_status, max => $3::integer)
+`
+
+type ListTasksParams struct {
+	QueueID string
+	Status  TaskStatus
+	Max     int32
+}
+
+// ListTasks lists at most max tasks of a queue in one status: in_progress by deadline, the others oldest first.
+func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]Task, error) {
+	rows, err := q.db.Query(ctx, listTasks, arg.QueueID, arg.Status, arg.Max)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Task
+	for rows.Next() {
+		var i Task
+		if err := rows.Scan(
+			&i.QueueID,
+			&i.ID,
+			&i.Status,
+			&i.Attempt,
+			&i.Tries,
+			&i.RetriesLeft,
+			&i.Timeout,
+			&i.AvailableAt,
+			&i.Deadline,
+			&i.Owner,
+			&i.Message,
+			&i.Payload,
+			&i.CreatedAt,
+			&i.ChangedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const nextTaskIn = `-- name: NextTaskIn :many
 select lock.next_task_in(queue_id => $1::text, statuses => $2::text[])::interval as due
 `

@@ -189,6 +189,18 @@ func TestDocsGo(t *testing.T) {
 }
 
 // The shell function that docs/yugabytedb.md gives to psql users.
+// TestDocsWorkers compares the workers that a page quotes with the files that are tested.
+func TestDocsWorkers(t *testing.T) {
+	t.Parallel()
+	for language, file := range map[string]string{"js": "worker.js", "python": "worker.py"} {
+		text, err := os.ReadFile(filepath.Join(root(t), "examples", file))
+		must(t, err)
+		if got := docsBlocks(t, language)["task.md"]; len(got) != 1 || got[0]+"\n" != string(text) {
+			t.Errorf("docs/task.md quotes another examples/%s:\n%s", file, strings.Join(got, "\n"))
+		}
+	}
+}
+
 func TestRetryFromPsql(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("psql"); err != nil {

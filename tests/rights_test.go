@@ -9,7 +9,8 @@ import (
 
 // publicFunctions is what lock.grant_to gives, by name: a new function of schema lock has to be entered here or below.
 var publicFunctions = strings.Fields(`
-	open_transactions start_idling stop_idling
+	await_request await_task list_tasks
+	open_transactions pause_queue resume_queue start_idling stop_idling
 	acquire_lease assert_lease await_lease release_lease renew_lease
 	acquire_mutex create_mutex release_mutex acquire_timeout create_timeout acquire_time_slot
 	create_throttled_resource lock_throttled_resource

@@ -357,6 +357,104 @@ func TestTaskRetries(t *testing.T) {
 		answers(s, true, "select lock.retry_task('never', null)")
 		answers(s, true, "select retries_left is null from lock.capture(5)")
 	})
+	t.Run("tries count captures until it is done, revived or given back", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		state := func(want string) {
+			t.Helper()
+			answers(s, want, "select concat_ws(' ', status, attempt, tries, retries_left, message) from lock.get_task('a')")
+		}
+		s.exec("select lock.create_task('a', retries_left => 3)")
+		s.exec("select lock.capture(1)")
+		state("in_progress 1 1 2")
+		s.exec("select lock.set_status('a', 'failed', 1, message => 'first')")
+		state("failed 1 1 2 first")
+		s.exec("select lock.capture(1)")
+		s.exec("select lock.set_status('a', 'new', 2)")
+		state("new 2 1 2 first") // as if it had not been captured
+		s.exec("select lock.capture(1)")
+		s.exec("select lock.set_statuses('{a}', '{3}', 'new', message => '')")
+		state("new 3 1 2 first")
+		s.exec("select lock.capture(1)")
+		s.exec("select lock.settle_and_capture('{a}', '{4}', '{new}', 0)")
+		state("new 4 1 2 first")
+		s.exec("select lock.set_status('a', 'new')") // an operator's: nothing is given back
+		state("new 4 1 2 first")
+		s.exec("select lock.capture(1)")
+		s.exec("select lock.set_status('a', 'failed', 5, message => repeat('x', 5000))")
+		answers(s, "2 4000", "select tries || ' ' || length(message) from lock.get_task('a')")
+		s.exec("select lock.retry_task('a', 2)")
+		answers(s, "5 0 2", "select concat_ws(' ', attempt, tries, retries_left) from lock.get_task('a')")
+		s.exec("select lock.capture(1)")
+		s.exec("select lock.set_status('a', 'done', 6)")
+		state("done 6 0 1")
+		s.exec("select lock.set_status('a', 'failed', message => 'why', dead => true)")
+		answers(s, "a 6 0 why", "select concat_ws(' ', id, attempt, tries, message) from lock.dead_letter")
+		s.exec("select lock.retry_tasks(retries_left => null)")
+		s.exec("select lock.capture(1)")
+		s.exec("select lock.set_status('a', 'new', 7)")
+		answers(s, "new 0 -", "select concat_ws(' ', status, tries, coalesce(retries_left::text, '-')) from lock.get_task('a')")
+	})
+	t.Run("a dead letter in one call, from anywhere", func(t *testing.T) {
+		t.Parallel()
+		s := open(t, advisory).session(t)
+		s.exec("select lock.create_tasks('{a,b,c,d}')")
+		s.exec("select lock.capture(4)")
+		answers(s, true, "select lock.set_status('a', 'failed', 1, message => 'A', dead => true)")
+		answers(s, 1, "select lock.set_statuses('{b}', '{1}', 'failed', message => 'B', dead => true)")
+		answers(s, "", captured+"lock.settle_and_capture('{c,d}', '{1,1}', '{dead,failed}', 0, messages => '{C,null}')")
+		answers(s, "a:A b:B c:C", "select string_agg(id || ':' || message, ' ' order by id) from lock.dead_letter")
+		answers(s, "d:2", captured+"lock.capture(9)")
+		answers(s, false, "select lock.set_status('a', 'failed', 1, dead => true)")
+	})
+	t.Run("retry backs off, and gives up what has no limit of its own", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s, super := e.session(t), e.sessionAs(t, e.super)
+		s.exec("select lock.create_tasks('{a,b}')")
+		s.exec("select lock.create_task('own', retries_left => 100)")
+		pause := func(id string) float64 {
+			return get[float64](super, "select extract(epoch from available_at - changed_at)::float8 from lock.task where id = $1", id)
+		}
+		for try := 1; try <= 5; try++ {
+			taskOwner(t, e, "update lock.task set available_at = clock_timestamp()")
+			answers(s, try, "select max(tries) from lock.capture(3)")
+			s.exec("select lock.settle_and_capture('{a,b,own}', array_fill($1::bigint, '{3}'), '{retry,retry,retry}', 0, delays => '{0,1 day,0}', "+
+				"messages => '{why,null,null}', shortest => '4 s', longest => '40 s', max_tries => 5)", try)
+			// Between half and all of 4 s * 2 ^ try, at most 40 s.
+			most := min(40, 4*float64(int(1)<<try))
+			for _, id := range []string{"a", "own"} {
+				if got := pause(id); got < most/2-0.01 || got > most+0.01 {
+					t.Errorf("try %d of %s: a pause of %v s, at most %v", try, id, got, most)
+				}
+			}
+			if got := pause("b"); got < 86399 || got > 86401 {
+				t.Errorf("a delay of its own: %v s", got)
+			}
+			answers(s, map[bool]string{true: "a b", false: ""}[try == 5], "select coalesce(string_agg(id, ' ' order by id), '') from lock.dead_letter")
+		}
+		answers(s, "why", "select message from lock.dead_letter where id = 'a'")
+		answers(s, true, "select lock.retry_task('a', null)")
+		s.exec("select lock.capture(1)")
+		s.exec("select lock.settle_and_capture('{a}', '{6}', '{retry}', 0)")
+		if got := pause("a"); got < 0.99 || got > 2.01 {
+			t.Errorf("after a fresh start: %v s", got)
+		}
+		answers(super, true, "select bool_and(lock_internal.backoff(n, '1 s', '1 hour') between '30 min' and '1 hour') from unnest('{13,100,2147483647}'::integer[]) n")
+		answers(super, true, "select bool_and(lock_internal.backoff(n, '1 day', '1 day') = '1 day') from generate_series(1, 100) n")
+		answers(super, true, "select count(distinct lock_internal.backoff(5, '1 s', '1 hour')) > 90 from generate_series(1, 100)")
+	})
+	t.Run("a dead letter that timed out says so", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('a', retries_left => 1, timeout => '1 minute')")
+		s.exec("select lock.capture(1)")
+		taskOwner(t, e, "update lock.task set deadline = clock_timestamp()")
+		answers(s, "", captured+"lock.capture(1)")
+		answers(s, "not settled within its timeout", "select message from lock.dead_letter")
+	})
 	t.Run("dead letters come back, the oldest first, a bounded number at a time", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
@@ -487,6 +585,17 @@ func TestTaskBadInput(t *testing.T) {
 		{"22004", "select lock.settle_and_capture('{a}', '{1}', '{done}', null)", nil},
 		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done}', 1, delays => '{1 s,1 s}')", nil},
 		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done}', 1, delays => '{-1 s}')", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{done}', 1, messages => '{x,y}')", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{retry}', 1, shortest => '0')", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{retry}', 1, longest => '1 month')", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{retry}', 1, longest => '1 ms')", nil},
+		{"22023", "select lock.settle_and_capture('{a}', '{1}', '{retry}', 1, max_tries => 0)", nil},
+		{"22004", "select lock.settle_and_capture('{a}', '{1}', '{retry}', 1, max_tries => null)", nil},
+		{"22004", "select lock.settle_and_capture('{a}', '{1}', '{retry}', 1, shortest => null)", nil},
+		{"22023", "select lock.set_status('a', 'done', dead => true)", nil},
+		{"22023", "select lock.set_statuses('{a}', '{1}', 'new', dead => true)", nil},
+		{"22004", "select lock.set_status('a', 'failed', dead => null)", nil},
+		{"22004", "select lock.set_statuses('{a}', '{1}', 'failed', dead => null)", nil},
 		{"22004", "select lock.extend_task('a', null, '1 s')", nil},
 		{"22004", "select lock.extend_task('a', 1, null)", nil},
 		{"22023", "select lock.extend_task('a', 1, '0')", nil},

@@ -333,7 +333,7 @@ func (s *stage) settled(ctx context.Context, left int64) error {
 		depth, err := db.New(s.admin).QueueDepth(ctx)
 		count := int64(0)
 		for _, part := range depth {
-			count += part.Count
+			count += part.Ready + part.Delayed
 		}
 		return count == left, err
 	})

@@ -7,6 +7,6 @@ select * from lock.check();
 -- name: Activity :many
 select * from lock.activity order by kind, name;
 
--- QueueDepth counts what is waiting to be done, per kind, queue and status. For dashboards: it counts row by row.
+-- QueueDepth counts what is waiting to be done, a row per kind and queue. For dashboards: it counts row by row.
 -- name: QueueDepth :many
-select * from lock.queue_depth order by kind, queue_id, status;
+select * from lock.queue_depth order by kind, queue_id;

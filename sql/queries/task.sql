@@ -82,3 +82,7 @@ select lock.purge_tasks(
 -- DeadLetters lists at most max tasks of a queue that are not done and have no capture left, oldest first.
 -- name: DeadLetters :many
 select * from lock.dead_letter where queue_id = sqlc.arg('queue_id')::text order by changed_at limit sqlc.arg('max')::integer;
+
+-- ListTasks lists at most max tasks of a queue in one status: in_progress by deadline, the others oldest first.
+-- name: ListTasks :many
+select * from lock.list_tasks(queue_id => sqlc.arg('queue_id')::text, status => sqlc.arg('status')::lock.task_status, max => sqlc.arg('max')::integer);

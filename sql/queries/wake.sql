@@ -10,3 +10,11 @@ select lock.stop_idling(channel => sqlc.arg('channel')::text, queue_id => sqlc.a
 -- OpenTransactions lists the transactions that are open and have an id; with among, those of them that still are.
 -- name: OpenTransactions :many
 select lock.open_transactions(among => sqlc.narg('among')::bigint[])::bigint as id;
+
+-- PauseQueue makes a queue of kind task or request give nothing to anybody until ResumeQueue; false: it is paused already.
+-- name: PauseQueue :one
+select lock.pause_queue(kind => sqlc.arg('kind')::text, queue_id => sqlc.arg('queue_id')::text, reason => sqlc.arg('reason')::text) as paused;
+
+-- ResumeQueue ends a pause and wakes the queue's idle workers; false: it was not paused.
+-- name: ResumeQueue :one
+select lock.resume_queue(kind => sqlc.arg('kind')::text, queue_id => sqlc.arg('queue_id')::text) as resumed;

@@ -159,6 +159,7 @@ declare
     effective  text := isolation;
     advisory   boolean := true;
     stranger   text;
+    forgotten  text;
     reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
 begin
     if yugabyte and current_setting('yb_enable_read_committed_isolation', true) = 'off' and isolation = 'read committed' then
@@ -166,6 +167,9 @@ begin
     end if;
     if reader is not null then
         execute format('select %s()', reader) into effective;
+    end if;
+    if to_regproc('lock_internal.forgotten_tasks') is not null then
+        execute 'select lock_internal.forgotten_tasks()' into forgotten;
     end if;
     if yugabyte then
         begin
@@ -263,6 +267,9 @@ begin
             (stranger is not null,
              'error', 'rights', 'rights that nobody should have: ' || stranger,
              'As the owner of schema lock: revoke them; what PUBLIC has is revoked by calling lock.grant_to for a role of yours again.'),
+            (forgotten is not null,
+             'warning', 'tasks', forgotten,
+             'Give tasks a timeout. What a dead worker has left: lock.set_status(id, ''new'', queue_id => ...); lock.list_tasks shows them.'),
             (engine = 'advisory' and current_setting('max_locks_per_transaction')::integer < 64,
              'warning', 'max_locks_per_transaction', 'the shared lock table is smaller than by default: many keys at once fail with 53200',
              'Set it to 64 or more, and restart.'),

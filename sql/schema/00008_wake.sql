@@ -4,10 +4,13 @@ select lock_internal.start_migration(8, 'up');
 
 -- Whoever asks for lines asks for those that count: so dead entries, which an old snapshot keeps, are read for as long as a line lasts at most.
 create table if not exists lock.idle_worker (
-    channel   text collate "C"  not null,
-    queue_id  text collate "C"  not null,
-    worker    text collate "C"  not null,
-    until     timestamptz       not null,
+    channel    text collate "C"  not null,
+    queue_id   text collate "C"  not null,
+    worker     text collate "C"  not null,
+    until      timestamptz       not null,
+    since      timestamptz,
+    listed_by  bigint,
+    horizon    bigint,
     constraint idle_worker_pkey primary key (channel, queue_id, until, worker)
 );
 
@@ -16,6 +19,12 @@ comment on table lock.idle_worker is
 
 comment on column lock.idle_worker.until is
     'When the line stops counting, so that a worker that died costs its producers no more notifications.';
+
+comment on column lock.idle_worker.listed_by is
+    'For lock.await_task and lock.await_request: the id of the transaction that made the line; since is when.';
+
+comment on column lock.idle_worker.horizon is
+    'For the same: whoever may have missed the line has an id below this one; null: the line was not yet seen committed.';
 
 -- +goose StatementBegin
 do $$
@@ -27,53 +36,115 @@ end;
 $$;
 -- +goose StatementEnd
 
+create table if not exists lock.queue_pause (
+    pause_id    bigint            not null generated always as identity,
+    kind        text collate "C"  not null,
+    queue_id    text collate "C"  not null,
+    paused_by   text              not null,
+    paused_at   timestamptz       not null default clock_timestamp(),
+    reason      text              not null,
+    resumed_by  text,
+    resumed_at  timestamptz,
+    constraint queue_pause_pkey primary key (pause_id)
+);
+
+create unique index if not exists queue_pause_kind_queue_id_idx on lock.queue_pause (kind, queue_id)
+    where resumed_at is null;
+
+comment on table lock.queue_pause is
+    'Every pause of a queue (lock.pause_queue): who paused and resumed it, when and why. Nothing deletes from it but its owner, by hand.';
+
+comment on column lock.queue_pause.kind is
+    'task or request.';
+
+comment on column lock.queue_pause.paused_by is
+    'The role that logged in (session_user); so is resumed_by.';
+
+comment on column lock.queue_pause.resumed_at is
+    'Null: it is paused.';
+
 -- functions of wake: written by make migration, not by hand
 
--- file: sql/functions/wake/open_transactions.sql
+-- file: sql/functions/wake/begin_look.sql
 -- +goose StatementBegin
--- open_transactions lists who may have missed a worker that has just committed its line: see lock_internal.wake.
+-- begin_look says how far a worker has come with its listing as idle; the caller looks for work afterwards.
 --
--- It takes an id of its own first and a snapshot then. Whoever has an older id is either over in that snapshot or in the list.
--- The own id is needed because a snapshot does not name ids above the newest one that is over, and some of these may be given already.
-create or replace function lock.open_transactions(
-    among  bigint[]  default null
+-- Null: it is not listed. False: it is, but a transaction is open that may have missed its line. True: all that may have missed the
+-- line are over, so what they did is found by the look that follows, and everybody else notifies: see lock_internal.wake.
+--
+-- Whoever may have missed the line has an id from before the first transaction that saw it committed. That one's id is the horizon. When
+-- the oldest open transaction of a snapshot has no smaller id, they are all over in it, and the look is on a newer one.
+create or replace function lock_internal.begin_look(
+    channel   text,
+    queue_id  text,
+    worker    text
 )
-returns setof bigint
+returns boolean
 language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
-    own   bigint;
-    seen  pg_snapshot;
+    line  lock.idle_worker;
 begin
     if lock_internal.is_yugabyte() then
-        return;
-    elsif open_transactions.among is null then
-        own := pg_current_xact_id()::text::bigint;
-        seen := pg_current_snapshot();
-        return query
-            select listed.id::text::bigint
-            from pg_snapshot_xip(seen) as listed(id)
-            where listed.id::text::bigint < own
-            union all
-            select generate_series(pg_snapshot_xmax(seen)::text::bigint, own - 1);
-    else
-        return query
-            select given.id
-            from unnest(open_transactions.among) as given(id)
-            where not pg_visible_in_snapshot(given.id::text::xid8, pg_current_snapshot());
+        return true;
     end if;
+    select *
+    into line
+    from lock.idle_worker
+    where idle_worker.channel = begin_look.channel
+      and idle_worker.queue_id = begin_look.queue_id
+      and idle_worker.until > clock_timestamp()
+      and idle_worker.worker = begin_look.worker;
+    if not found then
+        return null;
+    end if;
+    if line.listed_by::text::xid8 = pg_current_xact_id_if_assigned() then
+        raise exception 'nothing was found in this transaction already'
+            using errcode = 'active_sql_transaction',
+                  hint = 'Commit when there is nothing to do, sleep as long as the answer says, and call again in a new transaction.';
+    end if;
+    if line.horizon is null then
+        line.horizon := pg_current_xact_id()::text::bigint;
+        update lock.idle_worker
+        set horizon = line.horizon
+        where idle_worker.channel = line.channel
+          and idle_worker.queue_id = line.queue_id
+          and idle_worker.until = line.until
+          and idle_worker.worker = line.worker;
+    end if;
+    return pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= line.horizon;
 end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.open_transactions(bigint[]) is
-    'The ids of the transactions that have one and are still open, or, with among, those of these ids that still are. For writers of workers: '
-    'ask after lock.start_idling, in a later transaction, and look for work when one of them is gone. A prepared transaction is open, '
-    'one that has written nothing is not listed. Never waits. No row on YugabyteDB, where producers always notify. '
-    'Errors: 25006 on a standby.';
+-- file: sql/functions/wake/check_kind.sql
+-- +goose StatementBegin
+-- check_kind refuses a kind that has no queues.
+create or replace function lock_internal.check_kind(
+    kind  text
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_kind.kind is null then
+        raise exception 'kind must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass task or request.';
+    elsif check_kind.kind not in ('task', 'request') then
+        raise exception 'kind is %, and must be task or request', left(check_kind.kind, 60)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass task or request.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
 
 -- file: sql/functions/wake/start_idling.sql
 -- +goose StatementBegin
@@ -135,13 +206,126 @@ comment on function lock.start_idling(text, text, text, interval) is
     'again. A worker that dies costs its queue needless notifications for lasting, nothing else. Never waits for producers. '
     'Errors: 22004 null, 22023 empty or too long, or a bad interval.';
 
--- file: sql/functions/wake/stop_idling.sql
+-- file: sql/functions/wake/end_look.sql
 -- +goose StatementBegin
--- stop_idling takes a worker off the list: producers need not notify it any more. False: it was not listed.
-create or replace function lock.stop_idling(
+-- end_look says for how many seconds a worker sleeps that has found nothing, and lists it as idle.
+--
+-- listed is what lock_internal.begin_look said before the look. Due is when there will be something without anybody's word; zero or
+-- less: there is, and somebody's open transaction holds it. Where nobody can tell when a thing ends, the pause grows with the time
+-- since the listing.
+create or replace function lock_internal.end_look(
     channel   text,
     queue_id  text,
-    worker    text
+    worker    text,
+    listed    boolean,
+    poll      interval,
+    due       interval
+)
+returns double precision
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    moment   constant timestamptz := clock_timestamp();
+    lasting  constant interval := 2 * end_look.poll + interval '1 second';
+    line     lock.idle_worker;
+    age      interval;
+    pause    interval := end_look.poll;
+begin
+    if end_look.listed is null then
+        insert into lock.idle_worker (channel, queue_id, worker, until, since, listed_by)
+        values (
+            end_look.channel, end_look.queue_id, end_look.worker, moment + lasting, moment,
+            pg_current_xact_id()::text::bigint
+        );
+        return 0;
+    end if;
+    if not lock_internal.is_yugabyte() then
+        select *
+        into line
+        from lock.idle_worker
+        where idle_worker.channel = end_look.channel
+          and idle_worker.queue_id = end_look.queue_id
+          and idle_worker.until > moment
+          and idle_worker.worker = end_look.worker;
+        if not found then
+            return 0;
+        elsif line.until < moment + end_look.poll + interval '1 second' then
+            perform lock.start_idling(end_look.channel, end_look.queue_id, end_look.worker, lasting);
+        end if;
+    end if;
+    age := least(moment - line.since, interval '1 second');
+    if end_look.due > interval '0' then
+        pause := least(pause, end_look.due);
+    elsif end_look.due is not null then
+        pause := least(pause, greatest(age, interval '0.1 seconds'));
+    end if;
+    if not end_look.listed then
+        pause := least(pause, greatest(age, interval '0.001 seconds'));
+    end if;
+    return extract(epoch from pause);
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/wake/open_transactions.sql
+-- +goose StatementBegin
+-- open_transactions lists who may have missed a worker that has just committed its line: see lock_internal.wake.
+--
+-- It takes an id of its own first and a snapshot then. Whoever has an older id is either over in that snapshot or in the list.
+-- The own id is needed because a snapshot does not name ids above the newest one that is over, and some of these may be given already.
+create or replace function lock.open_transactions(
+    among  bigint[]  default null
+)
+returns setof bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    own   bigint;
+    seen  pg_snapshot;
+begin
+    if lock_internal.is_yugabyte() then
+        return;
+    elsif open_transactions.among is null then
+        own := pg_current_xact_id()::text::bigint;
+        seen := pg_current_snapshot();
+        return query
+            select listed.id::text::bigint
+            from pg_snapshot_xip(seen) as listed(id)
+            where listed.id::text::bigint < own
+            union all
+            select generate_series(pg_snapshot_xmax(seen)::text::bigint, own - 1);
+    else
+        return query
+            select given.id
+            from unnest(open_transactions.among) as given(id)
+            where not pg_visible_in_snapshot(given.id::text::xid8, pg_current_snapshot());
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.open_transactions(bigint[]) is
+    'The ids of the transactions that have one and are still open, or, with among, those of these ids that still are. For writers of workers: '
+    'ask after lock.start_idling, in a later transaction, and look for work when one of them is gone. A prepared transaction is open, '
+    'one that has written nothing is not listed. Never waits. No row on YugabyteDB, where producers always notify. '
+    'Errors: 25006 on a standby.';
+
+-- file: sql/functions/wake/pause_queue.sql
+-- +goose StatementBegin
+-- pause_queue makes a queue give nothing to anybody until lock.resume_queue; false: it is paused already.
+--
+-- It stops what looks after its commit. A capture looks once, at its beginning: one that has looked before goes on.
+create or replace function lock.pause_queue(
+    kind      text,
+    queue_id  text,
+    reason    text
 )
 returns boolean
 language plpgsql
@@ -149,24 +333,36 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    moment  constant timestamptz := clock_timestamp();
+#variable_conflict use_column
 begin
-    perform lock_internal.check_id(stop_idling.channel, 'channel');
-    perform lock_internal.check_id(stop_idling.queue_id, 'queue_id');
-    perform lock_internal.check_id(stop_idling.worker, 'worker');
-    delete from lock.idle_worker
-    where idle_worker.channel = stop_idling.channel
-      and idle_worker.queue_id = stop_idling.queue_id
-      and idle_worker.worker = stop_idling.worker
-      and idle_worker.until > moment;
+    perform lock_internal.check_kind(pause_queue.kind);
+    perform lock_internal.check_id(pause_queue.queue_id, 'queue_id');
+    perform lock_internal.check_text(pause_queue.reason, 'reason');
+    perform lock_internal.check_primary();
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = pause_queue.kind
+          and queue_pause.queue_id = pause_queue.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return false;
+    end if;
+    insert into lock.queue_pause (kind, queue_id, paused_by, reason)
+    values (pause_queue.kind, pause_queue.queue_id, session_user, pause_queue.reason)
+    on conflict (kind, queue_id) where resumed_at is null do nothing;
     return found;
 end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.stop_idling(text, text, text) is
-    'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long.';
+comment on function lock.pause_queue(text, text, text) is
+    'Pauses a queue of kind task or request: it gives nothing to anybody, whether new, failed, timed out or put back, until lock.resume_queue. False: '
+    'it is paused already, and its reason stays. Works for queues that have nothing yet. What is captured goes on and is settled as ever, '
+    'and producers go on producing. A capture that began before this call''s transaction committed may still take something; a '
+    'transaction under REPEATABLE READ or SERIALIZABLE sees what its snapshot does. Who, when and why stay in lock.queue_pause; '
+    'lock.queue_depth shows what is paused. Waits only for an open transaction that pauses or resumes the same queue. Errors: 22004 null; '
+    '22023 another kind, an empty or blank text, or one longer than 1024 bytes; 25006 on a standby; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/wake/wake.sql
 -- +goose StatementBegin
@@ -218,6 +414,78 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/wake/resume_queue.sql
+-- +goose StatementBegin
+-- resume_queue ends a pause and wakes the queue's idle workers; false: it was not paused.
+--
+-- It is a producer of all that waits: whoever idles is told as of a new task or request, and by the same handshake.
+create or replace function lock.resume_queue(
+    kind      text,
+    queue_id  text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+    perform lock_internal.check_kind(resume_queue.kind);
+    perform lock_internal.check_id(resume_queue.queue_id, 'queue_id');
+    update lock.queue_pause
+    set resumed_by = session_user,
+        resumed_at = clock_timestamp()
+    where queue_pause.kind = resume_queue.kind
+      and queue_pause.queue_id = resume_queue.queue_id
+      and queue_pause.resumed_at is null;
+    if not found then
+        return false;
+    end if;
+    perform lock_internal.wake('lock_' || resume_queue.kind, resume_queue.queue_id);
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.resume_queue(text, text) is
+    'Ends a pause of lock.pause_queue, and wakes the queue''s idle workers at commit; false: it was not paused. Waits only for an open '
+    'transaction that pauses or resumes the same queue. Errors: 22004 null, 22023 another kind or a bad queue_id, 25006 on a standby, 40001 under REPEATABLE READ '
+    'and SERIALIZABLE.';
+
+-- file: sql/functions/wake/stop_idling.sql
+-- +goose StatementBegin
+-- stop_idling takes a worker off the list: producers need not notify it any more. False: it was not listed.
+create or replace function lock.stop_idling(
+    channel   text,
+    queue_id  text,
+    worker    text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    moment  constant timestamptz := clock_timestamp();
+begin
+    perform lock_internal.check_id(stop_idling.channel, 'channel');
+    perform lock_internal.check_id(stop_idling.queue_id, 'queue_id');
+    perform lock_internal.check_id(stop_idling.worker, 'worker');
+    delete from lock.idle_worker
+    where idle_worker.channel = stop_idling.channel
+      and idle_worker.queue_id = stop_idling.queue_id
+      and idle_worker.worker = stop_idling.worker
+      and idle_worker.until > moment;
+    return found;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.stop_idling(text, text, text) is
+    'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long.';
+
 -- end of functions
 
 select lock_internal.end_migration(8, 'up');
@@ -225,24 +493,40 @@ select lock_internal.end_migration(8, 'up');
 -- +goose Down
 set local search_path = pg_catalog, pg_temp;
 select lock_internal.start_migration(8, 'down');
-select lock_internal.refuse_dependents('{lock.idle_worker}');
+select lock_internal.refuse_dependents('{lock.idle_worker, lock.queue_pause}');
 
 -- functions of wake: written by make migration, not by hand
-
--- gone: sql/functions/wake/wake.sql
-drop function if exists lock_internal.wake(text, text);
 
 -- gone: sql/functions/wake/stop_idling.sql
 drop function if exists lock.stop_idling(text, text, text);
 
--- gone: sql/functions/wake/start_idling.sql
-drop function if exists lock.start_idling(text, text, text, interval);
+-- gone: sql/functions/wake/resume_queue.sql
+drop function if exists lock.resume_queue(text, text);
+
+-- gone: sql/functions/wake/wake.sql
+drop function if exists lock_internal.wake(text, text);
+
+-- gone: sql/functions/wake/pause_queue.sql
+drop function if exists lock.pause_queue(text, text, text);
 
 -- gone: sql/functions/wake/open_transactions.sql
 drop function if exists lock.open_transactions(bigint[]);
 
+-- gone: sql/functions/wake/end_look.sql
+drop function if exists lock_internal.end_look(text, text, text, boolean, interval, interval);
+
+-- gone: sql/functions/wake/start_idling.sql
+drop function if exists lock.start_idling(text, text, text, interval);
+
+-- gone: sql/functions/wake/check_kind.sql
+drop function if exists lock_internal.check_kind(text);
+
+-- gone: sql/functions/wake/begin_look.sql
+drop function if exists lock_internal.begin_look(text, text, text);
+
 -- end of functions
 
+drop table if exists lock.queue_pause;
 drop table if exists lock.idle_worker;
 
 select lock_internal.end_migration(8, 'down');

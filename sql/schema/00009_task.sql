@@ -85,7 +85,7 @@ create index if not exists task_queue_id_status_available_at_idx on lock.task (q
     where status <> 'in_progress' and retries_left is distinct from 0;
 
 create index if not exists task_queue_id_deadline_idx on lock.task (queue_id, deadline)
-    where status = 'in_progress' and deadline is not null;
+    where status = 'in_progress';
 
 create index if not exists task_queue_id_status_exhausted_idx on lock.task (queue_id, status, available_at)
     where status <> 'in_progress' and retries_left = 0;
@@ -101,6 +101,48 @@ comment on view lock.dead_letter is
     'Tasks that are not done and have no capture left, with the last error as message: failed ones, and new ones that were created or given back so. lock.retry_task revives one.';
 
 -- functions of task: written by make migration, not by hand
+
+-- file: sql/functions/task/check_ids.sql
+-- +goose StatementBegin
+-- check_ids refuses a list of ids that is null, has a null, an id twice, or one that is empty or too long.
+create or replace function lock_internal.check_ids(
+    ids  text[]
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    bad  text;
+begin
+    if array_ndims(check_ids.ids) > 1 then
+        raise exception 'ids must have one dimension, not %', array_ndims(check_ids.ids)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
+    elsif check_ids.ids is null or array_position(check_ids.ids, null) is not null then
+        raise exception 'ids and their elements must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
+    end if;
+    if cardinality(check_ids.ids) = 1 then
+        perform lock_internal.check_id(check_ids.ids[array_lower(check_ids.ids, 1)], 'id');
+        return;
+    end if;
+    select given.id into bad
+    from unnest(check_ids.ids) as given(id)
+    group by given.id
+    having count(*) > 1 or given.id = '' or octet_length(given.id) > 1024
+    limit 1;
+    if found then
+        perform lock_internal.check_id(bad, 'id');
+        raise exception 'id % is given twice', bad
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass every id once.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
 
 -- file: sql/functions/task/backoff.sql
 -- +goose StatementBegin
@@ -122,6 +164,117 @@ as $$
             extract(epoch from backoff.shortest)::double precision * 2 ^ least(backoff.tries, 50)
         ))
     );
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/task/settle.sql
+-- +goose StatementBegin
+-- settle ends the attempts that are still theirs: every id with its own result, delay and message; returns how many.
+--
+-- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
+-- the same tasks go through them in the same order.
+--
+-- dead is failed with no capture left. retry is failed with a pause that grows with the tries, and dead at max_tries when the task has
+-- no limit of its own.
+create or replace function lock_internal.settle(
+    ids        text[],
+    attempts   bigint[],
+    results    text[],
+    queue_id   text,
+    delays     interval[],
+    messages   text[],
+    shortest   interval  default '1 second',
+    longest    interval  default '1 hour',
+    max_tries  integer   default 25
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    given    constant integer := cardinality(settle.ids);
+    settled  bigint;
+begin
+    perform lock_internal.check_ids(settle.ids);
+    if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
+        perform lock_internal.check_id(settle.queue_id, 'queue_id');
+    end if;
+    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays), array_ndims(settle.messages)) > 1 then
+        raise exception 'attempts, results, delays and messages must have one dimension'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass arrays of the same length.';
+    elsif settle.attempts is null or array_position(settle.attempts, null) is not null
+        or settle.results is null or array_position(settle.results, null) is not null
+    then
+        raise exception 'attempts, results and their elements must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the attempt that lock.capture returned for each id, and new, done, failed, dead or retry.';
+    elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given
+        or cardinality(settle.delays) <> given or cardinality(settle.messages) <> given
+    then
+        raise exception '% ids, % attempts, % results, % delays and % messages', given, cardinality(settle.attempts), cardinality(settle.results),
+                coalesce(cardinality(settle.delays), given), coalesce(cardinality(settle.messages), given)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass arrays of the same length.';
+    elsif not settle.results <@ '{new,done,failed,dead,retry}' then
+        raise exception 'a task is settled as new, done, failed, dead or retry, not as %', left(settle.results::text, 60)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Use lock.extend_task to hold a task for longer.';
+    end if;
+    if settle.delays is not null then
+        perform lock_internal.check_interval(delay, 'delay', true)
+        from unnest(settle.delays) as delay
+        where delay <> interval '0';
+    end if;
+    if settle.shortest is distinct from '1 second' or settle.longest is distinct from '1 hour' or settle.max_tries is distinct from 25 then
+        perform lock_internal.check_interval(settle.shortest, 'shortest', true);
+        perform lock_internal.check_interval(settle.longest, 'longest', true);
+        perform lock_internal.check_count(settle.max_tries, 'max_tries');
+        if settle.longest < settle.shortest then
+            raise exception 'longest is %, and shorter than shortest, which is %', settle.longest, settle.shortest
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass the bounds of the pause between two tries.';
+        end if;
+    end if;
+
+    update lock.task
+    set status = (case when result.status in ('dead', 'retry') then 'failed' else result.status end)::lock.task_status,
+        tries = case result.status when 'done' then 0 when 'new' then task.tries - 1 else task.tries end,
+        retries_left = case
+            when result.status = 'dead' or result.status = 'retry' and task.retries_left is null and task.tries >= settle.max_tries then 0
+            when result.status = 'new' then task.retries_left + 1
+            else task.retries_left
+        end,
+        available_at = (lock_internal.utc(clock_timestamp()) + case
+            when result.status <> 'retry' or result.delay > interval '0' then coalesce(result.delay, '0')
+            else lock_internal.backoff(task.tries, settle.shortest, settle.longest)
+        end) at time zone interval '0',
+        deadline = null,
+        message = coalesce(lock_internal.bounded(result.message), case when result.status <> 'done' then task.message end),
+        changed_at = clock_timestamp()
+    from (
+        select listed.id, listed.attempt, listed.status, listed.delay, listed.message
+        from unnest(settle.ids, settle.attempts, settle.results, settle.delays, settle.messages) as listed(id, attempt, status, delay, message)
+        where octet_length(listed.id) & 0 = 0  -- always, so that the list is taken for short, and each id is looked up by the primary key
+        order by listed.id
+    ) as result
+    where task.queue_id = settle.queue_id
+      and task.id = result.id
+      and task.attempt = result.attempt
+      and task.status = 'in_progress';
+    get diagnostics settled = row_count;
+    if settled > 0 and settle.results && '{new,failed,retry}' then
+        perform lock_internal.wake('lock_task', settle.queue_id);
+    end if;
+    return settled;
+end;
 $$;
 -- +goose StatementEnd
 
@@ -200,6 +353,17 @@ begin
         perform lock_internal.check_id(capture.owner, 'owner');
     end if;
 
+    -- One descent of an index that holds what is paused, and nothing else.
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'task'
+          and queue_pause.queue_id = capture.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return;
+    end if;
+
     -- What timed out comes first, longest overdue first. Without another retry it becomes a dead letter, and does not count.
     if capture.since is null then
         select array_agg(held.id) into chosen
@@ -274,13 +438,217 @@ comment on function lock.capture(integer, text, text[], text, timestamptz) is
     'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, tries + 1, retries_left - 1, oldest available_at first within one status, '
     'statuses in their order of preference, before them all tasks that have been in_progress for longer than their timeout. Returns them as they '
     'are now; give their attempt back to lock.set_status. Never waits and never gives one attempt to two callers; no row: nothing can be '
-    'had now. owner is only kept for people to read. since: only tasks that became available then or later, and none that timed out '
+    'had now, or the queue is paused (lock.pause_queue). owner is only kept for people to read. since: only tasks that became available then or later, and none that timed out '
     '(null: everything; infinity or a time to come: nothing); for workers that take one full batch after the other: the last available_at of '
     'a full batch, so that an old snapshot does not slow them down, and null when a batch was not full and once a second. '
     'In a transaction: a rollback puts the tasks back, others skip them until then; settle '
     'before you capture, and do nothing that can wait afterwards. A timed-out task without a retry becomes failed instead. '
     'Errors: 22004 null max, queue_id or statuses; 22023 max below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
     'From the state transition of the SQL locks article, whose query gives one task to two callers.';
+
+-- file: sql/functions/task/settle_and_capture.sql
+-- +goose StatementBegin
+-- settle_and_capture is a worker's steady state in one call: it settles the last batch, then captures the next.
+--
+-- In this order: settling may wait for a row that a capture has locked for a moment, and capturing never waits, so no circle
+-- can close. A worker that captured first and settled later in one transaction could deadlock with its like.
+create or replace function lock.settle_and_capture(
+    ids        text[],
+    attempts   bigint[],
+    results    text[],
+    max        integer,
+    queue_id   text         default 'default',
+    statuses   text[]       default '{new,failed}',
+    owner      text         default null,
+    delays     interval[]   default null,
+    messages   text[]       default null,
+    since      timestamptz  default null,
+    shortest   interval     default '1 second',
+    longest    interval     default '1 hour',
+    max_tries  integer      default 25
+)
+returns setof lock.task
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if settle_and_capture.ids is distinct from '{}' then
+        perform lock_internal.settle(
+            settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
+            settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
+            settle_and_capture.max_tries
+        );
+    end if;
+    if settle_and_capture.max = 0 then
+        perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
+        return;
+    end if;
+    return query
+        select *
+        from lock.capture(settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since);
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer) is
+    'Settles a worker''s last batch, leaving out what is stale, then captures the next as lock.capture does, and returns that; max 0: captures '
+    'nothing. One round trip and one commit for both, and no deadlock between workers. ids, attempts as captured, results, and, one each or '
+    'null, delays and messages, as in lock.set_status. It does what it is told by the results: new (as if it had not been captured), done, failed (to '
+    'be captured again after its delay, at once without), dead (failed, and no capture is left), or retry: failed, to be captured again '
+    'after its delay, or, without one, after a pause that doubles with its tries, with jitter, between shortest and longest; one '
+    'without a retries_left of its own is dead after max_tries. Pass empty arrays when there is nothing to settle. '
+    'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; none of both happens then.';
+
+-- file: sql/functions/task/next_task_in.sql
+-- +goose StatementBegin
+-- next_task_in says after how long a capture may find something that it does not find now; no row: not by itself.
+--
+-- It looks at what is stored, so it is zero or less while another transaction that may yet roll back holds a task that is due.
+create or replace function lock.next_task_in(
+    queue_id  text    default 'default',
+    statuses  text[]  default '{new,failed}'
+)
+returns setof interval
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    wanted   lock.task_status;
+    soonest  timestamptz;
+begin
+    perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
+    perform lock_internal.check_statuses(next_task_in.statuses);
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'task'
+          and queue_pause.queue_id = next_task_in.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return;
+    end if;
+    select min(task.deadline) into soonest
+    from lock.task
+    where task.queue_id = next_task_in.queue_id
+      and task.status = 'in_progress';
+    foreach wanted in array next_task_in.statuses::lock.task_status[] loop
+        select least(soonest, min(task.available_at)) into soonest
+        from lock.task
+        where task.queue_id = next_task_in.queue_id
+          and task.status = wanted
+          and task.status <> 'in_progress'
+          and task.retries_left is distinct from 0;
+    end loop;
+    if soonest is not null then
+        return next least(soonest - clock_timestamp(), interval '36525 days');
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.next_task_in(text, text[]) is
+    'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
+    'still open holds one that is due; no row: there is none, or the queue is paused. For a worker that found nothing and wants to know how long to sleep. '
+    'Never waits. Errors: 22004 null, 22023 bad names.';
+
+-- file: sql/functions/task/await_task.sql
+-- +goose StatementBegin
+-- await_task is a worker's whole loop in one call: it settles the last batch, captures the next, or says how long to sleep.
+--
+-- A worker that finds nothing is listed as idle by one call and looks again by the next, since its line counts only once it is
+-- committed: the first answer is to call again at once. The line, and what may have missed it, are kept in lock.idle_worker, so that
+-- there is nothing for the caller to remember. One that has just settled something sleeps for a moment before it is listed.
+create or replace function lock.await_task(
+    ids        text[]      default '{}',
+    attempts   bigint[]    default '{}',
+    results    text[]      default '{}',
+    max        integer     default 1,
+    queue_id   text        default 'default',
+    statuses   text[]      default '{new,failed}',
+    owner      text        default null,
+    delays     interval[]  default null,
+    messages   text[]      default null,
+    shortest   interval    default '1 second',
+    longest    interval    default '1 hour',
+    max_tries  integer     default 25,
+    worker     text        default null,
+    poll       interval    default '30 seconds'
+)
+returns table (
+    id            text,
+    attempt       bigint,
+    tries         integer,
+    retries_left  integer,
+    deadline      timestamptz,
+    message       text,
+    payload       jsonb,
+    sleep         double precision
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    myself  constant text := coalesce(await_task.worker, 'pid ' || pg_backend_pid());
+    listed  boolean;
+    due     interval;
+begin
+    perform lock_internal.check_id(await_task.queue_id, 'queue_id');
+    perform lock_internal.check_id(myself, 'worker');
+    perform lock_internal.check_interval(await_task.poll, 'poll', true);
+    perform lock.settle_and_capture(
+        await_task.ids, await_task.attempts, await_task.results, 0, await_task.queue_id,
+        delays => await_task.delays, messages => await_task.messages,
+        shortest => await_task.shortest, longest => await_task.longest, max_tries => await_task.max_tries
+    );
+    if await_task.max = 0 then
+        perform lock.stop_idling('lock_task', await_task.queue_id, myself);
+        return;
+    end if;
+
+    listed := lock_internal.begin_look('lock_task', await_task.queue_id, myself);
+    return query
+        select task.id, task.attempt, task.tries, task.retries_left, task.deadline, task.message, task.payload, 0::double precision
+        from lock.capture(await_task.max, await_task.queue_id, await_task.statuses, await_task.owner) as task;
+    if found then
+        if listed is not null then
+            perform lock.stop_idling('lock_task', await_task.queue_id, myself);
+        end if;
+        return;
+    end if;
+
+    if listed is null and cardinality(await_task.ids) > 0 then
+        sleep := 0.005;
+    else
+        select next_task_in into due from lock.next_task_in(await_task.queue_id, await_task.statuses);
+        sleep := lock_internal.end_look(
+            'lock_task', await_task.queue_id, myself, listed,
+            -- Nobody announces what is done.
+            case when 'done' = any (await_task.statuses) then least(await_task.poll, interval '1 second') else await_task.poll end,
+            due
+        );
+    end if;
+    return next;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.await_task(text[], bigint[], text[], integer, text, text[], text, interval[], text[], interval, interval, integer, text, interval) is
+    'A worker in one call: settles its last batch and captures the next as lock.settle_and_capture does, with the same arguments, or says how long to sleep. Returns the '
+    'tasks captured, or, when there is none, one row whose id is null: sleep is for how many seconds to sleep unless a notification on '
+    'channel lock_task, with the queue''s id as payload, has come since this call began. Then call again: nothing '
+    'is lost, and nobody polls, but every poll, and at most once a second while a transaction is open that may have missed it. listen before the first call and after each '
+    'reconnection. worker: a name that no other worker has (null: this session; name it when the calls go through a pool). max 0: settles, '
+    'captures nothing, forgets that the worker idles, and returns no row: for its end. '
+    'Call it outside a transaction block: each call must be committed before the next. Where notifications do not arrive, pass a shorter poll. '
+    'Errors: those of lock.settle_and_capture; 22023 bad worker or poll; 25001 called again in the transaction that found nothing.';
 
 -- file: sql/functions/task/check_dead.sql
 -- +goose StatementBegin
@@ -303,48 +671,6 @@ begin
         raise exception 'only what is settled as failed can be a dead letter, not as %', check_dead.status
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass dead => true with status failed only.';
-    end if;
-end;
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/task/check_ids.sql
--- +goose StatementBegin
--- check_ids refuses a list of ids that is null, has a null, an id twice, or one that is empty or too long.
-create or replace function lock_internal.check_ids(
-    ids  text[]
-)
-returns void
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    bad  text;
-begin
-    if array_ndims(check_ids.ids) > 1 then
-        raise exception 'ids must have one dimension, not %', array_ndims(check_ids.ids)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
-    elsif check_ids.ids is null or array_position(check_ids.ids, null) is not null then
-        raise exception 'ids and their elements must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass an array of texts of 1 to 1024 bytes.';
-    end if;
-    if cardinality(check_ids.ids) = 1 then
-        perform lock_internal.check_id(check_ids.ids[array_lower(check_ids.ids, 1)], 'id');
-        return;
-    end if;
-    select given.id into bad
-    from unnest(check_ids.ids) as given(id)
-    group by given.id
-    having count(*) > 1 or given.id = '' or octet_length(given.id) > 1024
-    limit 1;
-    if found then
-        perform lock_internal.check_id(bad, 'id');
-        raise exception 'id % is given twice', bad
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass every id once.';
     end if;
 end;
 $$;
@@ -566,6 +892,26 @@ comment on function lock.extend_task(text, bigint, interval, text) is
     'stale, and the work should stop. The task''s own timeout stays for later attempts. Waits while another transaction is changing the task. '
     'Errors: P0002 unknown task; 22004 null; 22023 bad id, timeout not positive, infinite or with months.';
 
+-- file: sql/functions/task/forgotten_tasks.sql
+-- +goose StatementBegin
+-- forgotten_tasks tells of tasks that have been in_progress for over a day and cannot time out; null: there are none.
+create or replace function lock_internal.forgotten_tasks()
+returns text
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+    select format('tasks in progress for over a day without a timeout: %s, such as %s', count(*), min(task.queue_id || ': ' || task.id))
+    from lock.task
+    where task.status = 'in_progress'
+      and task.deadline is null
+      and task.changed_at < clock_timestamp() - interval '1 day'
+    having count(*) > 0;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/task/get_task.sql
 -- +goose StatementBegin
 -- get_task returns a task as it is stored; no row: there is none.
@@ -594,52 +940,75 @@ $$;
 comment on function lock.get_task(text, text) is
     'A task as it is stored; no row: there is none. Never waits. Errors: 22004 null, 22023 empty or too long.';
 
--- file: sql/functions/task/next_task_in.sql
+-- file: sql/functions/task/list_tasks.sql
 -- +goose StatementBegin
--- next_task_in says after how long a capture may find something that it does not find now; no row: not by itself.
---
--- It looks at what is stored, so it is zero or less while another transaction that may yet roll back holds a task that is due.
-create or replace function lock.next_task_in(
-    queue_id  text    default 'default',
-    statuses  text[]  default '{new,failed}'
+-- list_tasks shows some tasks of a queue in one status; each status lies in an index in the order that it is shown in.
+create or replace function lock.list_tasks(
+    queue_id  text              default 'default',
+    status    lock.task_status  default 'new',
+    max       integer           default 100
 )
-returns setof interval
+returns setof lock.task
 language plpgsql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
-declare
-    wanted   lock.task_status;
-    soonest  timestamptz;
 begin
-    perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
-    perform lock_internal.check_statuses(next_task_in.statuses);
-    select min(task.deadline) into soonest
-    from lock.task
-    where task.queue_id = next_task_in.queue_id
-      and task.status = 'in_progress';
-    foreach wanted in array next_task_in.statuses::lock.task_status[] loop
-        select least(soonest, min(task.available_at)) into soonest
-        from lock.task
-        where task.queue_id = next_task_in.queue_id
-          and task.status = wanted
-          and task.status <> 'in_progress'
-          and task.retries_left is distinct from 0;
-    end loop;
-    if soonest is not null then
-        return next least(soonest - clock_timestamp(), interval '36525 days');
+    perform lock_internal.check_id(list_tasks.queue_id, 'queue_id');
+    perform lock_internal.check_count(list_tasks.max, 'max');
+    if list_tasks.status is null then
+        raise exception 'status must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass new, in_progress, done or failed.';
+    elsif list_tasks.status = 'in_progress' then
+        return query
+            select task.*
+            from lock.task
+            where task.queue_id = list_tasks.queue_id
+              and task.status = 'in_progress'
+            order by task.deadline
+            limit list_tasks.max;
+        return;
     end if;
+    return query
+        select *
+        from (
+            (
+                select task.*
+                from lock.task
+                where task.queue_id = list_tasks.queue_id
+                  and task.status = list_tasks.status
+                  and task.status <> 'in_progress'
+                  and task.retries_left is distinct from 0
+                order by task.available_at
+                limit list_tasks.max
+            )
+            union all
+            (
+                select task.*
+                from lock.task
+                where task.queue_id = list_tasks.queue_id
+                  and task.status = list_tasks.status
+                  and task.status <> 'in_progress'
+                  and task.retries_left = 0
+                order by task.available_at
+                limit list_tasks.max
+            )
+        ) as oldest
+        order by oldest.available_at
+        limit list_tasks.max;
 end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.next_task_in(text, text[]) is
-    'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
-    'still open holds one that is due; no row: there is none. For a worker that found nothing and wants to know how long to sleep. '
-    'Never waits. Errors: 22004 null, 22023 bad names.';
+comment on function lock.list_tasks(text, lock.task_status, integer) is
+    'At most max tasks of a queue in one status, as they are stored: those in_progress by their deadline, and those without one last; the others by available_at, '
+    'oldest first, dead letters (lock.dead_letter) among them. Never waits; what an open transaction has captured shows as before. '
+    'Errors: 22004 null; 22023 bad queue_id, max below 1; 22P02 a status that there is not.';
 
 -- file: sql/functions/task/purge_tasks.sql
 -- +goose StatementBegin
@@ -892,117 +1261,6 @@ comment on function lock.set_status(text, lock.task_status, bigint, text, interv
     'except for done and dead. Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months, '
     'dead without failed.';
 
--- file: sql/functions/task/settle.sql
--- +goose StatementBegin
--- settle ends the attempts that are still theirs: every id with its own result, delay and message; returns how many.
---
--- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
--- the same tasks go through them in the same order.
---
--- dead is failed with no capture left. retry is failed with a pause that grows with the tries, and dead at max_tries when the task has
--- no limit of its own.
-create or replace function lock_internal.settle(
-    ids        text[],
-    attempts   bigint[],
-    results    text[],
-    queue_id   text,
-    delays     interval[],
-    messages   text[],
-    shortest   interval  default '1 second',
-    longest    interval  default '1 hour',
-    max_tries  integer   default 25
-)
-returns bigint
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
-declare
-    given    constant integer := cardinality(settle.ids);
-    settled  bigint;
-begin
-    perform lock_internal.check_ids(settle.ids);
-    if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
-        perform lock_internal.check_id(settle.queue_id, 'queue_id');
-    end if;
-    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays), array_ndims(settle.messages)) > 1 then
-        raise exception 'attempts, results, delays and messages must have one dimension'
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass arrays of the same length.';
-    elsif settle.attempts is null or array_position(settle.attempts, null) is not null
-        or settle.results is null or array_position(settle.results, null) is not null
-    then
-        raise exception 'attempts, results and their elements must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass the attempt that lock.capture returned for each id, and new, done, failed, dead or retry.';
-    elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given
-        or cardinality(settle.delays) <> given or cardinality(settle.messages) <> given
-    then
-        raise exception '% ids, % attempts, % results, % delays and % messages', given, cardinality(settle.attempts), cardinality(settle.results),
-                coalesce(cardinality(settle.delays), given), coalesce(cardinality(settle.messages), given)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass arrays of the same length.';
-    elsif not settle.results <@ '{new,done,failed,dead,retry}' then
-        raise exception 'a task is settled as new, done, failed, dead or retry, not as %', left(settle.results::text, 60)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Use lock.extend_task to hold a task for longer.';
-    end if;
-    if settle.delays is not null then
-        perform lock_internal.check_interval(delay, 'delay', true)
-        from unnest(settle.delays) as delay
-        where delay <> interval '0';
-    end if;
-    if settle.shortest is distinct from '1 second' or settle.longest is distinct from '1 hour' or settle.max_tries is distinct from 25 then
-        perform lock_internal.check_interval(settle.shortest, 'shortest', true);
-        perform lock_internal.check_interval(settle.longest, 'longest', true);
-        perform lock_internal.check_count(settle.max_tries, 'max_tries');
-        if settle.longest < settle.shortest then
-            raise exception 'longest is %, and shorter than shortest, which is %', settle.longest, settle.shortest
-                using errcode = 'invalid_parameter_value',
-                      hint = 'Pass the bounds of the pause between two tries.';
-        end if;
-    end if;
-
-    update lock.task
-    set status = (case when result.status in ('dead', 'retry') then 'failed' else result.status end)::lock.task_status,
-        tries = case result.status when 'done' then 0 when 'new' then task.tries - 1 else task.tries end,
-        retries_left = case
-            when result.status = 'dead' or result.status = 'retry' and task.retries_left is null and task.tries >= settle.max_tries then 0
-            when result.status = 'new' then task.retries_left + 1
-            else task.retries_left
-        end,
-        available_at = (lock_internal.utc(clock_timestamp()) + case
-            when result.status <> 'retry' or result.delay > interval '0' then coalesce(result.delay, '0')
-            else lock_internal.backoff(task.tries, settle.shortest, settle.longest)
-        end) at time zone interval '0',
-        deadline = null,
-        message = coalesce(lock_internal.bounded(result.message), case when result.status <> 'done' then task.message end),
-        changed_at = clock_timestamp()
-    from (
-        select listed.id, listed.attempt, listed.status, listed.delay, listed.message
-        from unnest(settle.ids, settle.attempts, settle.results, settle.delays, settle.messages) as listed(id, attempt, status, delay, message)
-        where octet_length(listed.id) & 0 = 0  -- always, so that the list is taken for short, and each id is looked up by the primary key
-        order by listed.id
-    ) as result
-    where task.queue_id = settle.queue_id
-      and task.id = result.id
-      and task.attempt = result.attempt
-      and task.status = 'in_progress';
-    get diagnostics settled = row_count;
-    if settled > 0 and settle.results && '{new,failed,retry}' then
-        perform lock_internal.wake('lock_task', settle.queue_id);
-    end if;
-    return settled;
-end;
-$$;
--- +goose StatementEnd
-
 -- file: sql/functions/task/set_statuses.sql
 -- +goose StatementBegin
 -- set_statuses settles many captured tasks at once, and returns how many attempts were not stale.
@@ -1048,60 +1306,6 @@ comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, 
     'Waits while another transaction is changing one of them. '
     'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay, dead without failed.';
 
--- file: sql/functions/task/settle_and_capture.sql
--- +goose StatementBegin
--- settle_and_capture is a worker's steady state in one call: it settles the last batch, then captures the next.
---
--- In this order: settling may wait for a row that a capture has locked for a moment, and capturing never waits, so no circle
--- can close. A worker that captured first and settled later in one transaction could deadlock with its like.
-create or replace function lock.settle_and_capture(
-    ids        text[],
-    attempts   bigint[],
-    results    text[],
-    max        integer,
-    queue_id   text         default 'default',
-    statuses   text[]       default '{new,failed}',
-    owner      text         default null,
-    delays     interval[]   default null,
-    messages   text[]       default null,
-    since      timestamptz  default null,
-    shortest   interval     default '1 second',
-    longest    interval     default '1 hour',
-    max_tries  integer      default 25
-)
-returns setof lock.task
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if settle_and_capture.ids is distinct from '{}' then
-        perform lock_internal.settle(
-            settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
-            settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
-            settle_and_capture.max_tries
-        );
-    end if;
-    if settle_and_capture.max = 0 then
-        return;
-    end if;
-    return query
-        select *
-        from lock.capture(settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since);
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer) is
-    'Settles a worker''s last batch, leaving out what is stale, then captures the next as lock.capture does, and returns that; max 0: captures '
-    'nothing. One round trip and one commit for both, and no deadlock between workers. ids, attempts as captured, results, and, one each or '
-    'null, delays and messages, as in lock.set_status. It does what it is told by the results: new (as if it had not been captured), done, failed (to '
-    'be captured again after its delay, at once without), dead (failed, and no capture is left), or retry: failed, to be captured again '
-    'after its delay, or, without one, after a pause that doubles with its tries, with jitter, between shortest and longest; one '
-    'without a retries_left of its own is dead after max_tries. Pass empty arrays when there is nothing to settle. '
-    'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; none of both happens then.';
-
 -- end of functions
 
 select lock_internal.end_migration(9, 'up');
@@ -1113,14 +1317,8 @@ select lock_internal.refuse_dependents('{lock.dead_letter, lock.task}');
 
 -- functions of task: written by make migration, not by hand
 
--- gone: sql/functions/task/settle_and_capture.sql
-drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer);
-
 -- gone: sql/functions/task/set_statuses.sql
 drop function if exists lock.set_statuses(text[], bigint[], lock.task_status, text, interval, text, boolean);
-
--- gone: sql/functions/task/settle.sql
-drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[], text[], interval, interval, integer);
 
 -- gone: sql/functions/task/set_status.sql
 drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean);
@@ -1134,11 +1332,14 @@ drop function if exists lock.retry_task(text, integer, text);
 -- gone: sql/functions/task/purge_tasks.sql
 drop function if exists lock.purge_tasks(interval, integer, text, lock.task_status);
 
--- gone: sql/functions/task/next_task_in.sql
-drop function if exists lock.next_task_in(text, text[]);
+-- gone: sql/functions/task/list_tasks.sql
+drop function if exists lock.list_tasks(text, lock.task_status, integer);
 
 -- gone: sql/functions/task/get_task.sql
 drop function if exists lock.get_task(text, text);
+
+-- gone: sql/functions/task/forgotten_tasks.sql
+drop function if exists lock_internal.forgotten_tasks();
 
 -- gone: sql/functions/task/extend_task.sql
 drop function if exists lock.extend_task(text, bigint, interval, text);
@@ -1155,11 +1356,17 @@ drop function if exists lock_internal.check_task(text, lock.task_status, integer
 -- gone: sql/functions/task/check_known.sql
 drop function if exists lock_internal.check_known(text, text);
 
--- gone: sql/functions/task/check_ids.sql
-drop function if exists lock_internal.check_ids(text[]);
-
 -- gone: sql/functions/task/check_dead.sql
 drop function if exists lock_internal.check_dead(boolean, lock.task_status);
+
+-- gone: sql/functions/task/await_task.sql
+drop function if exists lock.await_task(text[], bigint[], text[], integer, text, text[], text, interval[], text[], interval, interval, integer, text, interval);
+
+-- gone: sql/functions/task/next_task_in.sql
+drop function if exists lock.next_task_in(text, text[]);
+
+-- gone: sql/functions/task/settle_and_capture.sql
+drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer);
 
 -- gone: sql/functions/task/capture.sql
 drop function if exists lock.capture(integer, text, text[], text, timestamptz);
@@ -1167,8 +1374,14 @@ drop function if exists lock.capture(integer, text, text[], text, timestamptz);
 -- gone: sql/functions/task/check_statuses.sql
 drop function if exists lock_internal.check_statuses(text[]);
 
+-- gone: sql/functions/task/settle.sql
+drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[], text[], interval, interval, integer);
+
 -- gone: sql/functions/task/backoff.sql
 drop function if exists lock_internal.backoff(integer, interval, interval);
+
+-- gone: sql/functions/task/check_ids.sql
+drop function if exists lock_internal.check_ids(text[]);
 
 -- end of functions
 

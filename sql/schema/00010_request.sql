@@ -76,6 +76,11 @@ create index if not exists request_queue_id_request_id_idx
     on lock.request (queue_id, request_id)
     where settled_at is null and not failed;
 
+-- What was put back until later, for lock.await_request.
+create index if not exists request_queue_id_available_at_idx
+    on lock.request (queue_id, available_at)
+    where settled_at is null and available_at is not null;
+
 create unique index if not exists request_one_create
     on lock.request (queue_id, entity_id)
     where request_type = 'create' and not failed;
@@ -84,6 +89,11 @@ create unique index if not exists request_one_create
 create index if not exists request_queue_id_entity_id_request_id_settled_idx
     on lock.request (queue_id, entity_id, request_id)
     where settled_at is not null;
+
+-- What failed lately, for lock.queue_depth.
+create index if not exists request_queue_id_settled_at_idx
+    on lock.request (queue_id, settled_at)
+    where failed;
 
 create index if not exists request_settled_at_idx
     on lock.request (settled_at asc)
@@ -257,6 +267,16 @@ begin
                   hint = 'Begin it with: begin isolation level read committed. On YugabyteDB enable yb_enable_read_committed_isolation.';
     end if;
 
+    -- One descent of an index that holds what is paused, and nothing else.
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'request'
+          and queue_pause.queue_id = capture_request.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return;
+    end if;
     for candidate in
         select request.entity_id
         from lock.request
@@ -317,10 +337,122 @@ $$;
 comment on function lock.capture_request(uuid, bigint, text) is
     'Takes the first work of the queue that nobody else has, in the order of the outstanding requests behind the line after: the create of '
     'that request''s entity alone, or else all its outstanding updates, oldest first, as in-progress for process_id, tries + 1. No row: nothing can be had '
-    'now. Never waits; what others work on, and what is put back until later, is skipped here. The entity is the caller''s until its '
+    'now, or the queue is paused (lock.pause_queue). Never waits; what others work on, and what is put back until later, is skipped here. The entity is the caller''s until its '
     'transaction ends, and that transaction must call lock.settle_request before it commits (23503 settle_request_before_commit); rolled '
     'back, also to a savepoint, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not READ COMMITTED, '
     '25006 read-only. After the lock state machine of a spreadsheet service; see docs/request.md.';
+
+-- file: sql/functions/request/next_request_in.sql
+-- +goose StatementBegin
+-- next_request_in says after how long the next request that was put back until later can be captured; null: none was.
+create or replace function lock_internal.next_request_in(
+    queue_id  text
+)
+returns interval
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    moment  constant timestamptz := clock_timestamp();
+begin
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'request'
+          and queue_pause.queue_id = next_request_in.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return null;
+    end if;
+    return (
+        select min(request.available_at)
+        from lock.request
+        where request.queue_id = next_request_in.queue_id
+          and request.settled_at is null
+          and request.available_at > moment
+    ) - moment;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/request/await_request.sql
+-- +goose StatementBegin
+-- await_request captures the next requests for the caller's transaction, or says how long to sleep after it.
+--
+-- The listing as idle is that of lock.await_task: by one call, and the look that counts by the next.
+create or replace function lock.await_request(
+    process_id  uuid,
+    after       bigint    default null,
+    queue_id    text      default 'default',
+    worker      text      default null,
+    poll        interval  default '30 seconds'
+)
+returns table (
+    request_id    bigint,
+    entity_id     text,
+    request_type  text,
+    tries         integer,
+    message       text,
+    payload       jsonb,
+    created_at    timestamptz,
+    sleep         double precision
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    myself  constant text := coalesce(await_request.worker, 'pid ' || pg_backend_pid());
+    line    bigint := coalesce(await_request.after, 0);
+    listed  boolean;
+begin
+    perform lock_internal.check_id(await_request.queue_id, 'queue_id');
+    perform lock_internal.check_id(myself, 'worker');
+    perform lock_internal.check_interval(await_request.poll, 'poll', true);
+    listed := lock_internal.begin_look('lock_request', await_request.queue_id, myself);
+    loop
+        return query
+            select
+                request.request_id, request.entity_id, request.request_type::text, request.tries, request.message, request.payload,
+                request.created_at, 0::double precision
+            from lock.capture_request(await_request.process_id, line, await_request.queue_id) as request;
+        if found then
+            if listed is not null then
+                perform lock.stop_idling('lock_request', await_request.queue_id, myself);
+            end if;
+            return;
+        end if;
+        exit when line <= 0;
+        line := 0;
+    end loop;
+
+    if listed is null and await_request.after > 0 then
+        sleep := 0.005;
+    else
+        sleep := lock_internal.end_look(
+            'lock_request', await_request.queue_id, myself, listed, await_request.poll,
+            lock_internal.next_request_in(await_request.queue_id)
+        );
+    end if;
+    return next;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.await_request(uuid, bigint, text, text, interval) is
+    'Captures the next requests as lock.capture_request does, with the same arguments, for the caller''s transaction, or says how long to sleep. Returns the '
+    'requests, to be settled with lock.settle_request before the commit, or, when there is none, one row whose request_id is null: commit then, too; '
+    'sleep is for how many seconds to sleep unless a notification on channel lock_request, with the queue''s id as payload, has come since this call '
+    'began. Then call again, in a new transaction: nothing is lost, and nobody polls, but every poll, and at most once a second while a '
+    'transaction is open that may have missed it. after: the request_id of the last answer''s first row (null: from the beginning); behind the last it begins again by itself. listen before the first call '
+    'and after each reconnection. worker: a name that no other worker has (null: this session). At a worker''s end: lock.stop_idling, or nothing. '
+    'What another worker leaves that dies is found after poll at the latest. Where notifications do not arrive, pass a shorter poll. '
+    'Errors: those of lock.capture_request; 22023 bad worker or poll; 25001 called again in the transaction that found nothing.';
 
 -- file: sql/functions/request/enqueue.sql
 -- +goose StatementBegin
@@ -648,6 +780,12 @@ drop function if exists lock.purge_requests(interval, integer);
 
 -- gone: sql/functions/request/enqueue.sql
 drop function if exists lock.enqueue(text, text, jsonb, text);
+
+-- gone: sql/functions/request/await_request.sql
+drop function if exists lock.await_request(uuid, bigint, text, text, interval);
+
+-- gone: sql/functions/request/next_request_in.sql
+drop function if exists lock_internal.next_request_in(text);
 
 -- gone: sql/functions/request/capture_request.sql
 drop function if exists lock.capture_request(uuid, bigint, text);

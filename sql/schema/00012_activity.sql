@@ -84,24 +84,66 @@ comment on view lock.activity is
 
 create or replace view lock.queue_depth with (security_barrier) as
 select
-    'task'::text as kind,
-    task.queue_id,
-    task.status::text as status,
-    count(*) as count,
-    min(task.available_at)::timestamptz as oldest
-from lock.task
-where task.status <> 'done'
-group by task.queue_id, task.status
-union all
-select
-    'request', request.queue_id, request.request_status::text, count(*), min(request.created_at)::timestamptz
-from lock.request
-where request.settled_at is null
-group by request.queue_id, request.request_status;
+    coalesce(depth.kind, paused.kind)::text as kind,
+    coalesce(depth.queue_id, paused.queue_id)::text as queue_id,
+    coalesce(depth.ready, 0)::bigint as ready,
+    coalesce(depth.delayed, 0)::bigint as delayed,
+    depth.running,
+    depth.overdue,
+    coalesce(depth.dead, 0)::bigint as dead,
+    depth.oldest_ready,
+    paused.paused_at as paused_since,
+    paused.reason as paused_reason
+from (
+    select
+        'task'::text as kind,
+        task.queue_id,
+        count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at <= now.at) as ready,
+        count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at > now.at) as delayed,
+        count(*) filter (where task.status = 'in_progress' and (task.deadline is null or task.deadline > now.at)) as running,
+        count(*) filter (where task.status = 'in_progress' and task.deadline <= now.at) as overdue,
+        count(*) filter (where task.status <> 'in_progress' and task.retries_left = 0) as dead,
+        min(task.available_at) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at <= now.at)
+            as oldest_ready
+    from lock.task
+    cross join (select clock_timestamp() as at offset 0) as now
+    where task.status <> 'done'
+    group by task.queue_id
+    union all
+    select
+        'request',
+        request.queue_id,
+        count(*) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at)),
+        count(*) filter (where request.settled_at is null and request.available_at > now.at),
+        null,
+        null,
+        count(*) filter (where request.settled_at is not null),
+        min(request.created_at) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at))
+    from (
+        select request.queue_id, request.settled_at, request.available_at, request.created_at
+        from lock.request
+        where request.settled_at is null
+        union all
+        select request.queue_id, request.settled_at, request.available_at, request.created_at
+        from lock.request
+        where request.failed
+          and request.settled_at > (select clock_timestamp() - interval '1 day')
+    ) as request
+    cross join (select clock_timestamp() as at offset 0) as now
+    group by request.queue_id
+) as depth
+full join (
+    select queue_pause.kind, queue_pause.queue_id, queue_pause.paused_at, queue_pause.reason
+    from lock.queue_pause
+    where queue_pause.resumed_at is null
+) as paused on paused.kind = depth.kind and paused.queue_id = depth.queue_id;
 
 comment on view lock.queue_depth is
-    'What is waiting to be done: tasks that are not done, by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that '
-    'ask once a minute, not for workers.';
+    'What is waiting to be done, one row a queue: kind (task or request), queue_id, ready: a capture could have it now; delayed: not before a time to come; running; '
+    'overdue: in progress beyond its timeout, and taken over by the next capture; dead; oldest_ready: since when the oldest of ready has been; paused_since, '
+    'paused_reason: of lock.pause_queue. Tasks that are done do not count; dead tasks are those of lock.dead_letter. Requests: what a worker is at counts as ready '
+    'until its transaction ends, since nobody else can see it, and so running and overdue are null; dead: what ended in error within the last 24 hours. '
+    'Counts row by row: for dashboards that ask once a minute, not for workers.';
 
 select lock_internal.end_migration(12, 'up');
 

@@ -49,6 +49,16 @@ begin
                   hint = 'Begin it with: begin isolation level read committed. On YugabyteDB enable yb_enable_read_committed_isolation.';
     end if;
 
+    -- One descent of an index that holds what is paused, and nothing else.
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'request'
+          and queue_pause.queue_id = capture_request.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return;
+    end if;
     for candidate in
         select request.entity_id
         from lock.request
@@ -108,7 +118,7 @@ $$;
 comment on function lock.capture_request(uuid, bigint, text) is
     'Takes the first work of the queue that nobody else has, in the order of the outstanding requests behind the line after: the create of '
     'that request''s entity alone, or else all its outstanding updates, oldest first, as in-progress for process_id, tries + 1. No row: nothing can be had '
-    'now. Never waits; what others work on, and what is put back until later, is skipped here. The entity is the caller''s until its '
+    'now, or the queue is paused (lock.pause_queue). Never waits; what others work on, and what is put back until later, is skipped here. The entity is the caller''s until its '
     'transaction ends, and that transaction must call lock.settle_request before it commits (23503 settle_request_before_commit); rolled '
     'back, also to a savepoint, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not READ COMMITTED, '
     '25006 read-only. After the lock state machine of a spreadsheet service; see docs/request.md.';

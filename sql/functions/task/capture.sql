@@ -46,6 +46,17 @@ begin
         perform lock_internal.check_id(capture.owner, 'owner');
     end if;
 
+    -- One descent of an index that holds what is paused, and nothing else.
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'task'
+          and queue_pause.queue_id = capture.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return;
+    end if;
+
     -- What timed out comes first, longest overdue first. Without another retry it becomes a dead letter, and does not count.
     if capture.since is null then
         select array_agg(held.id) into chosen
@@ -119,7 +130,7 @@ comment on function lock.capture(integer, text, text[], text, timestamptz) is
     'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, tries + 1, retries_left - 1, oldest available_at first within one status, '
     'statuses in their order of preference, before them all tasks that have been in_progress for longer than their timeout. Returns them as they '
     'are now; give their attempt back to lock.set_status. Never waits and never gives one attempt to two callers; no row: nothing can be '
-    'had now. owner is only kept for people to read. since: only tasks that became available then or later, and none that timed out '
+    'had now, or the queue is paused (lock.pause_queue). owner is only kept for people to read. since: only tasks that became available then or later, and none that timed out '
     '(null: everything; infinity or a time to come: nothing); for workers that take one full batch after the other: the last available_at of '
     'a full batch, so that an old snapshot does not slow them down, and null when a batch was not full and once a second. '
     'In a transaction: a rollback puts the tasks back, others skip them until then; settle '

@@ -19,6 +19,15 @@ declare
 begin
     perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
     perform lock_internal.check_statuses(next_task_in.statuses);
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'task'
+          and queue_pause.queue_id = next_task_in.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return;
+    end if;
     select min(task.deadline) into soonest
     from lock.task
     where task.queue_id = next_task_in.queue_id
@@ -39,5 +48,5 @@ $$;
 
 comment on function lock.next_task_in(text, text[]) is
     'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
-    'still open holds one that is due; no row: there is none. For a worker that found nothing and wants to know how long to sleep. '
+    'still open holds one that is due; no row: there is none, or the queue is paused. For a worker that found nothing and wants to know how long to sleep. '
     'Never waits. Errors: 22004 null, 22023 bad names.';

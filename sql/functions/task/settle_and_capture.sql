@@ -32,6 +32,7 @@ begin
         );
     end if;
     if settle_and_capture.max = 0 then
+        perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
         return;
     end if;
     return query

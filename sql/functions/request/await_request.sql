@@ -1,0 +1,71 @@
+-- await_request captures the next requests for the caller's transaction, or says how long to sleep after it.
+--
+-- The listing as idle is that of lock.await_task: by one call, and the look that counts by the next.
+create or replace function lock.await_request(
+    process_id  uuid,
+    after       bigint    default null,
+    queue_id    text      default 'default',
+    worker      text      default null,
+    poll        interval  default '30 seconds'
+)
+returns table (
+    request_id    bigint,
+    entity_id     text,
+    request_type  text,
+    tries         integer,
+    message       text,
+    payload       jsonb,
+    created_at    timestamptz,
+    sleep         double precision
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    myself  constant text := coalesce(await_request.worker, 'pid ' || pg_backend_pid());
+    line    bigint := coalesce(await_request.after, 0);
+    listed  boolean;
+begin
+    perform lock_internal.check_id(await_request.queue_id, 'queue_id');
+    perform lock_internal.check_id(myself, 'worker');
+    perform lock_internal.check_interval(await_request.poll, 'poll', true);
+    listed := lock_internal.begin_look('lock_request', await_request.queue_id, myself);
+    loop
+        return query
+            select
+                request.request_id, request.entity_id, request.request_type::text, request.tries, request.message, request.payload,
+                request.created_at, 0::double precision
+            from lock.capture_request(await_request.process_id, line, await_request.queue_id) as request;
+        if found then
+            if listed is not null then
+                perform lock.stop_idling('lock_request', await_request.queue_id, myself);
+            end if;
+            return;
+        end if;
+        exit when line <= 0;
+        line := 0;
+    end loop;
+
+    if listed is null and await_request.after > 0 then
+        sleep := 0.005;
+    else
+        sleep := lock_internal.end_look(
+            'lock_request', await_request.queue_id, myself, listed, await_request.poll,
+            lock_internal.next_request_in(await_request.queue_id)
+        );
+    end if;
+    return next;
+end;
+$$;
+
+comment on function lock.await_request(uuid, bigint, text, text, interval) is
+    'Captures the next requests as lock.capture_request does, with the same arguments, for the caller''s transaction, or says how long to sleep. Returns the '
+    'requests, to be settled with lock.settle_request before the commit, or, when there is none, one row whose request_id is null: commit then, too; '
+    'sleep is for how many seconds to sleep unless a notification on channel lock_request, with the queue''s id as payload, has come since this call '
+    'began. Then call again, in a new transaction: nothing is lost, and nobody polls, but every poll, and at most once a second while a '
+    'transaction is open that may have missed it. after: the request_id of the last answer''s first row (null: from the beginning); behind the last it begins again by itself. listen before the first call '
+    'and after each reconnection. worker: a name that no other worker has (null: this session). At a worker''s end: lock.stop_idling, or nothing. '
+    'What another worker leaves that dies is found after poll at the latest. Where notifications do not arrive, pass a shorter poll. '
+    'Errors: those of lock.capture_request; 22023 bad worker or poll; 25001 called again in the transaction that found nothing.';

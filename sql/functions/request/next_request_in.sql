@@ -1,0 +1,33 @@
+-- next_request_in says after how long the next request that was put back until later can be captured; null: none was.
+create or replace function lock_internal.next_request_in(
+    queue_id  text
+)
+returns interval
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    moment  constant timestamptz := clock_timestamp();
+begin
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'request'
+          and queue_pause.queue_id = next_request_in.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return null;
+    end if;
+    return (
+        select min(request.available_at)
+        from lock.request
+        where request.queue_id = next_request_in.queue_id
+          and request.settled_at is null
+          and request.available_at > moment
+    ) - moment;
+end;
+$$;

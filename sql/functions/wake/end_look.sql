@@ -1,0 +1,61 @@
+-- end_look says for how many seconds a worker sleeps that has found nothing, and lists it as idle.
+--
+-- listed is what lock_internal.begin_look said before the look. Due is when there will be something without anybody's word; zero or
+-- less: there is, and somebody's open transaction holds it. Where nobody can tell when a thing ends, the pause grows with the time
+-- since the listing.
+create or replace function lock_internal.end_look(
+    channel   text,
+    queue_id  text,
+    worker    text,
+    listed    boolean,
+    poll      interval,
+    due       interval
+)
+returns double precision
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    moment   constant timestamptz := clock_timestamp();
+    lasting  constant interval := 2 * end_look.poll + interval '1 second';
+    line     lock.idle_worker;
+    age      interval;
+    pause    interval := end_look.poll;
+begin
+    if end_look.listed is null then
+        insert into lock.idle_worker (channel, queue_id, worker, until, since, listed_by)
+        values (
+            end_look.channel, end_look.queue_id, end_look.worker, moment + lasting, moment,
+            pg_current_xact_id()::text::bigint
+        );
+        return 0;
+    end if;
+    if not lock_internal.is_yugabyte() then
+        select *
+        into line
+        from lock.idle_worker
+        where idle_worker.channel = end_look.channel
+          and idle_worker.queue_id = end_look.queue_id
+          and idle_worker.until > moment
+          and idle_worker.worker = end_look.worker;
+        if not found then
+            return 0;
+        elsif line.until < moment + end_look.poll + interval '1 second' then
+            perform lock.start_idling(end_look.channel, end_look.queue_id, end_look.worker, lasting);
+        end if;
+    end if;
+    age := least(moment - line.since, interval '1 second');
+    if end_look.due > interval '0' then
+        pause := least(pause, end_look.due);
+    elsif end_look.due is not null then
+        pause := least(pause, greatest(age, interval '0.1 seconds'));
+    end if;
+    if not end_look.listed then
+        pause := least(pause, greatest(age, interval '0.001 seconds'));
+    end if;
+    return extract(epoch from pause);
+end;
+$$;
