@@ -9,7 +9,7 @@ import (
 )
 
 // A heartbeat is a context under which something is held that ends by itself when it is not renewed: the context ends before that can
-// be, by this process's own monotonic clock from before the request was sent.
+// be, by this process's own monotonic clock.
 type heartbeat struct {
 	context.Context
 	parent context.Context
@@ -23,12 +23,16 @@ type heartbeat struct {
 	cancel   context.CancelCauseFunc
 }
 
-// startHeartbeat renews every third of ttl what was asked for at a time, until stop is called, which says whether it is lost. A renewal that
-// fails is tried again, until a tenth of ttl is left.
-func startHeartbeat(ctx context.Context, asked time.Time, ttl time.Duration, lostIs error, renew func(context.Context) (bool, error)) (held *heartbeat, stop func() (lost bool)) {
-	h := &heartbeat{parent: ctx, ttl: ttl, renew: renew, lostIs: lostIs}
+// heldUntil is for how long what was asked for at a time is surely held. The time is from before the request was sent.
+func heldUntil(asked time.Time, ttl time.Duration) time.Time {
+	return asked.Add(ttl - ttl/10)
+}
+
+// startHeartbeat renews what is held until a time, every third of ttl, until stop is called, which says whether it is lost. A renewal
+// that fails is tried again, until a tenth of ttl is left.
+func startHeartbeat(ctx context.Context, until time.Time, ttl time.Duration, lostIs error, renew func(context.Context) (bool, error)) (held *heartbeat, stop func() (lost bool)) {
+	h := &heartbeat{parent: ctx, deadline: until, ttl: ttl, renew: renew, lostIs: lostIs}
 	h.Context, h.cancel = context.WithCancelCause(ctx)
-	h.deadline = h.until(asked)
 	h.alarm = time.AfterFunc(time.Until(h.deadline), h.lose)
 	renewals, end := context.WithCancel(h.Context)
 	ended := make(chan struct{})
@@ -44,10 +48,6 @@ func startHeartbeat(ctx context.Context, asked time.Time, ttl time.Duration, los
 		h.cancel(nil)
 		return lost
 	}
-}
-
-func (h *heartbeat) until(asked time.Time) time.Time {
-	return asked.Add(h.ttl - h.ttl/10)
 }
 
 func (h *heartbeat) beat(ctx context.Context) {
@@ -67,7 +67,7 @@ func (h *heartbeat) beat(ctx context.Context) {
 			h.lose()
 			return
 		default:
-			h.extend(h.until(asked))
+			h.extend(heldUntil(asked, h.ttl))
 			pause = h.ttl/3 - time.Since(asked)
 		}
 	}

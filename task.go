@@ -16,28 +16,42 @@ import (
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
-// A StateMachine moves the tasks of one queue between statuses: Capture takes tasks exclusively, SetStatus releases them. It satisfies
-// the article's interface of that name. Errors keep their SQLSTATE (*pgconn.PgError).
-//
-// On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks for it (see IsRetryable), up
-// to 10 times. On a pgx.Tx or *pgx.Conn a call belongs to the caller's transaction: rolled back, it never happened, and repeating is up
-// to the caller.
-type StateMachine struct {
+// A StateMachine moves tasks between statuses: Capture takes tasks exclusively, SetStatus releases them. TaskQueue is one.
+type StateMachine interface {
+	// SetStatus gives a task another status: done, failed or new.
+	SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error
+	// Capture takes at most limit tasks that are new or failed.
+	Capture(ctx context.Context, limit int) ([]db.Task, error)
+}
+
+var _ StateMachine = TaskQueue{}
+
+// A TaskQueue is the StateMachine of one queue in the database.
+type TaskQueue struct {
 	handle  db.DBTX
 	queueID string
 }
 
-// NewStateMachine returns the StateMachine of a queue; "" is the queue "default".
-func NewStateMachine(handle db.DBTX, queueID string) StateMachine {
-	return StateMachine{handle, cmp.Or(queueID, defaultQueue)}
+// NewStateMachine returns the TaskQueue of a queue ("": "default").
+//
+// On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks for it (see IsRetryable), up
+// to 10 times. On a pgx.Tx it belongs to that transaction: rolled back, it never happened, and repeating is up to the caller. On
+// a *pgx.Conn it belongs to the transaction that is open there, or is one of its own, and is not repeated.
+func NewStateMachine(handle db.DBTX, queueID string) TaskQueue {
+	return TaskQueue{handle, cmp.Or(queueID, defaultQueue)}
 }
 
 const defaultQueue = "default"
 
 // SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task may be taken over
-// (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks. It waits for a transaction that has
-// the task in hand. Errors: P0002 unknown task, 22023 bad id or status, 22P02 a status that there is not.
-func (m StateMachine) SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error {
+// (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks.
+//
+// Contention: it waits for a transaction that has the task in hand. On a pool the status is set when SetStatus returns, and repeated as
+// NewStateMachine says; on a transaction it is set when that commits.
+//
+// Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: P0002 unknown task, 22023 bad id or status, 22P02 a
+// status that there is not.
+func (m TaskQueue) SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error {
 	err := m.call(ctx, func(q *db.Queries) error {
 		_, err := q.SetStatus(ctx, db.SetStatusParams{ID: taskID, Status: status, QueueID: m.queueID})
 		return err
@@ -48,20 +62,24 @@ func (m StateMachine) SetStatus(ctx context.Context, taskID string, status db.Ta
 	return nil
 }
 
-// Capture takes at most limit tasks that are new or failed. No task means that none can be had now. It never waits. Errors:
-// 22023 bad queue or limit.
-func (m StateMachine) Capture(ctx context.Context, limit int) (tasks []db.Task, err error) {
+// Capture takes at most limit tasks that are new or failed. No task means that none can be had now.
+//
+// Contention: it never waits, and leaves out what others are capturing. On a pool the tasks are in progress when Capture returns, and
+// repeated as NewStateMachine says; on a transaction they are when that commits, and until then nobody else gets them.
+//
+// Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 bad queue or limit.
+func (m TaskQueue) Capture(ctx context.Context, limit int) (tasks []db.Task, err error) {
 	err = m.call(ctx, func(q *db.Queries) (err error) {
 		tasks, err = q.Capture(ctx, db.CaptureParams{Max: int32(min(max(limit, 0), 1<<31-1)), QueueID: m.queueID, Statuses: capturable})
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("locks: capture from task queue %.60q: %w", m.queueID, err)
+		return nil, fmt.Errorf("locks: capture task queue %.60q: %w", m.queueID, err)
 	}
 	return tasks, nil
 }
 
-func (m StateMachine) call(ctx context.Context, once func(*db.Queries) error) error {
+func (m TaskQueue) call(ctx context.Context, once func(*db.Queries) error) error {
 	if _, whole := m.handle.(*pgxpool.Pool); whole {
 		return retry(ctx, func() error { return once(db.New(m.handle)) })
 	}
@@ -380,7 +398,7 @@ func (w *taskWorker) extend(tasks []db.Task, asked time.Time) (ctx context.Conte
 		if !w.Extend || task.Timeout == nil {
 			continue
 		}
-		ctx, stops[n] = startHeartbeat(ctx, asked, *task.Timeout, ErrTaskLost, func(ctx context.Context) (bool, error) {
+		ctx, stops[n] = startHeartbeat(ctx, heldUntil(asked, *task.Timeout), *task.Timeout, ErrTaskLost, func(ctx context.Context) (bool, error) {
 			return w.q.ExtendTask(ctx, db.ExtendTaskParams{ID: task.ID, Attempt: task.Attempt, Timeout: *task.Timeout, QueueID: task.QueueID})
 		})
 	}
