@@ -4,8 +4,10 @@ import (
 	"context"
 	"net"
 	"net/url"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -116,6 +118,39 @@ func (b *blackHole) swallow(all bool) {
 		hush()
 	}
 	b.hushes = nil
+}
+
+// The connections of Dial work, and have the limits.
+func TestDial(t *testing.T) {
+	t.Parallel()
+	e := open(t, engines()[0])
+	config, err := pgxpool.ParseConfig(e.url)
+	must(t, err)
+	var conns []net.Conn
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := locks.Dial(ctx, network, address)
+		conns = append(conns, conn)
+		return conn, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	must(t, err)
+	defer pool.Close()
+	must(t, pool.Ping(ctx))
+	if runtime.GOOS != "linux" {
+		t.Skip("the options are Linux's")
+	}
+	if conn, ok := conns[0].(*net.TCPConn); ok {
+		raw, err := conn.SyscallConn()
+		must(t, err)
+		for option, want := range map[int]int{4: 5, 5: 2, 6: 3, 18: 10000} { // TCP_KEEPIDLE, KEEPINTVL, KEEPCNT, USER_TIMEOUT
+			must(t, raw.Control(func(fd uintptr) {
+				got, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, option)
+				if err != nil || got != want {
+					t.Errorf("option %d is %d, %v", option, got, err)
+				}
+			}))
+		}
+	}
 }
 
 func TestKeyRoundTrips(t *testing.T) {
