@@ -301,7 +301,7 @@ $$;
 comment on function lock.check() is
     'What is wrong with this server for the locks of this schema, one row per finding; no row: nothing. Severity error: something will not '
     'work; warning: it works with a limit that the finding names; notice: good to know. Settings are read as this session has them, so '
-    'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing.';
+    'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing, and reads lock.task to its end.';
 
 -- file: sql/functions/admin/revoke_from_public.sql
 -- +goose StatementBegin
@@ -512,21 +512,6 @@ exception
     when sqlstate 'LK003' then
         null;
 end;
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/common/bounded.sql
--- +goose StatementBegin
--- bounded is a message as it is kept: its first 4000 characters; null for an empty one.
-create or replace function lock_internal.bounded(
-    message  text
-)
-returns text
-language sql
-immutable
-parallel safe
-as $$
-    select nullif(left(bounded.message, 4000), '');
 $$;
 -- +goose StatementEnd
 
@@ -959,9 +944,6 @@ drop function if exists lock_internal.check_id(text, text);
 
 -- gone: sql/functions/common/check_count.sql
 drop function if exists lock_internal.check_count(integer, text);
-
--- gone: sql/functions/common/bounded.sql
-drop function if exists lock_internal.bounded(text);
 
 -- gone: sql/functions/common/await_row.sql
 drop function if exists lock_internal.await_row(regclass, name, text, integer);

@@ -85,7 +85,7 @@ create index if not exists task_queue_id_status_available_at_idx on lock.task (q
     where status <> 'in_progress' and retries_left is distinct from 0;
 
 create index if not exists task_queue_id_deadline_idx on lock.task (queue_id, deadline)
-    where status = 'in_progress';
+    where status = 'in_progress' and deadline is not null;
 
 create index if not exists task_queue_id_status_exhausted_idx on lock.task (queue_id, status, available_at)
     where status <> 'in_progress' and retries_left = 0;
@@ -153,17 +153,19 @@ create or replace function lock_internal.backoff(
     longest   interval
 )
 returns interval
-language sql
+language plpgsql
 volatile
-parallel safe
+set search_path = pg_catalog, pg_temp
 as $$
-    select greatest(
+begin
+    return greatest(
         backoff.shortest,
         make_interval(secs => (0.5 + random() / 2) * least(
             extract(epoch from backoff.longest)::double precision,
             extract(epoch from backoff.shortest)::double precision * 2 ^ least(backoff.tries, 50)
         ))
     );
+end;
 $$;
 -- +goose StatementEnd
 
@@ -245,19 +247,22 @@ begin
     end if;
 
     update lock.task
-    set status = (case when result.status in ('dead', 'retry') then 'failed' else result.status end)::lock.task_status,
+    set status = case result.status when 'done' then lock.task_status 'done' when 'new' then 'new' else 'failed' end,
         tries = case result.status when 'done' then 0 when 'new' then task.tries - 1 else task.tries end,
-        retries_left = case
-            when result.status = 'dead' or result.status = 'retry' and task.retries_left is null and task.tries >= settle.max_tries then 0
-            when result.status = 'new' then task.retries_left + 1
+        retries_left = case result.status
+            when 'done' then task.retries_left
+            when 'new' then task.retries_left + 1
+            when 'dead' then 0
+            when 'retry' then case when task.retries_left is not null or task.tries < settle.max_tries then task.retries_left else 0 end
             else task.retries_left
         end,
         available_at = (lock_internal.utc(clock_timestamp()) + case
-            when result.status <> 'retry' or result.delay > interval '0' then coalesce(result.delay, '0')
-            else lock_internal.backoff(task.tries, settle.shortest, settle.longest)
+            when result.delay > interval '0' then result.delay
+            when result.status = 'retry' then lock_internal.backoff(task.tries, settle.shortest, settle.longest)
+            else interval '0'
         end) at time zone interval '0',
         deadline = null,
-        message = coalesce(lock_internal.bounded(result.message), case when result.status <> 'done' then task.message end),
+        message = case when result.message <> '' then left(result.message, 4000) when result.status <> 'done' then task.message end,
         changed_at = clock_timestamp()
     from (
         select listed.id, listed.attempt, listed.status, listed.delay, listed.message
@@ -895,13 +900,14 @@ comment on function lock.extend_task(text, bigint, interval, text) is
 -- file: sql/functions/task/forgotten_tasks.sql
 -- +goose StatementBegin
 -- forgotten_tasks tells of tasks that have been in_progress for over a day and cannot time out; null: there are none.
+--
+-- It reads the whole table: an index of what cannot time out would cost each capture of such a task.
 create or replace function lock_internal.forgotten_tasks()
 returns text
 language sql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
 as $$
     select format('tasks in progress for over a day without a timeout: %s, such as %s', count(*), min(task.queue_id || ': ' || task.id))
     from lock.task
@@ -970,6 +976,7 @@ begin
             from lock.task
             where task.queue_id = list_tasks.queue_id
               and task.status = 'in_progress'
+              and task.deadline is not null
             order by task.deadline
             limit list_tasks.max;
         return;
@@ -1006,8 +1013,8 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.list_tasks(text, lock.task_status, integer) is
-    'At most max tasks of a queue in one status, as they are stored: those in_progress by their deadline, and those without one last; the others by available_at, '
-    'oldest first, dead letters (lock.dead_letter) among them. Never waits; what an open transaction has captured shows as before. '
+    'At most max tasks of a queue in one status, as they are stored: those in_progress by their deadline, without those that have no timeout, which '
+    'lock.activity has; the others by available_at, oldest first, dead letters (lock.dead_letter) among them. Never waits; what an open transaction has captured shows as before. '
     'Errors: 22004 null; 22023 bad queue_id, max below 1; 22P02 a status that there is not.';
 
 -- file: sql/functions/task/purge_tasks.sql
@@ -1234,7 +1241,7 @@ begin
         end,
         available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
         deadline = null,
-        message = coalesce(lock_internal.bounded(set_status.message), case when set_status.status <> 'done' then task.message end),
+        message = case when set_status.message <> '' then left(set_status.message, 4000) when set_status.status <> 'done' then task.message end,
         changed_at = clock_timestamp()
     where task.queue_id = set_status.queue_id
       and task.id = set_status.id
@@ -1287,7 +1294,9 @@ begin
     if set_statuses.delay is null or set_statuses.delay <> interval '0' then
         perform lock_internal.check_interval(set_statuses.delay, 'delay', true);
     end if;
-    perform lock_internal.check_dead(set_statuses.dead, set_statuses.status);
+    if set_statuses.dead is null or set_statuses.dead and set_statuses.status <> 'failed' then
+        perform lock_internal.check_dead(set_statuses.dead, set_statuses.status);
+    end if;
     return lock_internal.settle(
         set_statuses.ids,
         set_statuses.attempts,

@@ -14,4 +14,4 @@ $$;
 comment on function lock.check() is
     'What is wrong with this server for the locks of this schema, one row per finding; no row: nothing. Severity error: something will not '
     'work; warning: it works with a limit that the finding names; notice: good to know. Settings are read as this session has them, so '
-    'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing.';
+    'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing, and reads lock.task to its end.';

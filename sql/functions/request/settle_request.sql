@@ -59,7 +59,7 @@ begin
     set request_status = settle_request.status::lock.request_status,
         process_id = case when ended is not null then request.process_id end,
         started_at = case when ended is not null then request.started_at end,
-        message = lock_internal.bounded(settle_request.message),
+        message = left(settle_request.message, 4000),
         available_at = until,
         settled_at = ended
     where request.request_id = any (ids);

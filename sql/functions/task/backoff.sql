@@ -5,15 +5,17 @@ create or replace function lock_internal.backoff(
     longest   interval
 )
 returns interval
-language sql
+language plpgsql
 volatile
-parallel safe
+set search_path = pg_catalog, pg_temp
 as $$
-    select greatest(
+begin
+    return greatest(
         backoff.shortest,
         make_interval(secs => (0.5 + random() / 2) * least(
             extract(epoch from backoff.longest)::double precision,
             extract(epoch from backoff.shortest)::double precision * 2 ^ least(backoff.tries, 50)
         ))
     );
+end;
 $$;

@@ -1,11 +1,12 @@
 -- forgotten_tasks tells of tasks that have been in_progress for over a day and cannot time out; null: there are none.
+--
+-- It reads the whole table: an index of what cannot time out would cost each capture of such a task.
 create or replace function lock_internal.forgotten_tasks()
 returns text
 language sql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
 as $$
     select format('tasks in progress for over a day without a timeout: %s, such as %s', count(*), min(task.queue_id || ': ' || task.id))
     from lock.task

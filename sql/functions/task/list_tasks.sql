@@ -26,6 +26,7 @@ begin
             from lock.task
             where task.queue_id = list_tasks.queue_id
               and task.status = 'in_progress'
+              and task.deadline is not null
             order by task.deadline
             limit list_tasks.max;
         return;
@@ -61,6 +62,6 @@ end;
 $$;
 
 comment on function lock.list_tasks(text, lock.task_status, integer) is
-    'At most max tasks of a queue in one status, as they are stored: those in_progress by their deadline, and those without one last; the others by available_at, '
-    'oldest first, dead letters (lock.dead_letter) among them. Never waits; what an open transaction has captured shows as before. '
+    'At most max tasks of a queue in one status, as they are stored: those in_progress by their deadline, without those that have no timeout, which '
+    'lock.activity has; the others by available_at, oldest first, dead letters (lock.dead_letter) among them. Never waits; what an open transaction has captured shows as before. '
     'Errors: 22004 null; 22023 bad queue_id, max below 1; 22P02 a status that there is not.';

@@ -22,7 +22,9 @@ begin
     if set_statuses.delay is null or set_statuses.delay <> interval '0' then
         perform lock_internal.check_interval(set_statuses.delay, 'delay', true);
     end if;
-    perform lock_internal.check_dead(set_statuses.dead, set_statuses.status);
+    if set_statuses.dead is null or set_statuses.dead and set_statuses.status <> 'failed' then
+        perform lock_internal.check_dead(set_statuses.dead, set_statuses.status);
+    end if;
     return lock_internal.settle(
         set_statuses.ids,
         set_statuses.attempts,

@@ -74,19 +74,22 @@ begin
     end if;
 
     update lock.task
-    set status = (case when result.status in ('dead', 'retry') then 'failed' else result.status end)::lock.task_status,
+    set status = case result.status when 'done' then lock.task_status 'done' when 'new' then 'new' else 'failed' end,
         tries = case result.status when 'done' then 0 when 'new' then task.tries - 1 else task.tries end,
-        retries_left = case
-            when result.status = 'dead' or result.status = 'retry' and task.retries_left is null and task.tries >= settle.max_tries then 0
-            when result.status = 'new' then task.retries_left + 1
+        retries_left = case result.status
+            when 'done' then task.retries_left
+            when 'new' then task.retries_left + 1
+            when 'dead' then 0
+            when 'retry' then case when task.retries_left is not null or task.tries < settle.max_tries then task.retries_left else 0 end
             else task.retries_left
         end,
         available_at = (lock_internal.utc(clock_timestamp()) + case
-            when result.status <> 'retry' or result.delay > interval '0' then coalesce(result.delay, '0')
-            else lock_internal.backoff(task.tries, settle.shortest, settle.longest)
+            when result.delay > interval '0' then result.delay
+            when result.status = 'retry' then lock_internal.backoff(task.tries, settle.shortest, settle.longest)
+            else interval '0'
         end) at time zone interval '0',
         deadline = null,
-        message = coalesce(lock_internal.bounded(result.message), case when result.status <> 'done' then task.message end),
+        message = case when result.message <> '' then left(result.message, 4000) when result.status <> 'done' then task.message end,
         changed_at = clock_timestamp()
     from (
         select listed.id, listed.attempt, listed.status, listed.delay, listed.message
