@@ -66,7 +66,7 @@ func TryShared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.
 // nothing. Contention, transaction, cost and errors are as with Exclusive; 53200 says that the server's lock table is too small
 // for so many. For keys by number, shared ones and a bounded wait there is db.Queries.TryAll, on a transaction.
 func ExclusiveAll(ctx context.Context, pool *pgxpool.Pool, names []string, fn func(tx pgx.Tx) error) error {
-	_, err := hold(ctx, pool, exclusiveAll, []any{notNil(names)}, false, fn)
+	_, err := hold(ctx, pool, exclusiveAll, []any{append([]string{}, names...)}, false, fn)
 	if err != nil {
 		return fmt.Errorf("locks: hold %d keys: %w", len(names), err)
 	}

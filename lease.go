@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -126,15 +125,12 @@ type heldLease struct {
 	lease   Lease
 	permits int32
 
-	mu       sync.Mutex
 	deadline time.Time // when fn must have stopped
-	alarm    *time.Timer
-	cancel   context.CancelCauseFunc
 }
 
 // until is the deadline of a lease that was asked for at a time.
 func (h *heldLease) until(asked time.Time) time.Time {
-	return asked.Add(h.ttl - h.ttl/10)
+	return heldUntil(asked, h.ttl)
 }
 
 func (h *heldLease) acquire(ctx context.Context, _ *pgxpool.Pool) error {
@@ -186,82 +182,19 @@ func (h *heldLease) await(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) error) (err error) {
-	leased, cancel := context.WithCancelCause(ctx)
-	h.cancel = cancel
-	h.alarm = time.AfterFunc(time.Until(h.deadline), h.lose)
-	renewals, stop := context.WithCancel(leased)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		h.renew(renewals)
-	}()
+	leased, stop := startHeartbeat(ctx, h.deadline, h.ttl, ErrLeaseLost, func(ctx context.Context) (bool, error) {
+		return h.queries.RenewLease(ctx, db.RenewLeaseParams{Name: h.lease.Name, Token: h.lease.Token, Ttl: h.ttl})
+	})
 	defer func() {
-		lost := h.lost()
-		stop()
-		<-ended
-		h.alarm.Stop()
-		cancel(nil)
+		lost := stop()
 		if !h.release(ctx) || lost {
 			err = errors.Join(ErrLeaseLost, err)
 		}
 	}()
-	if h.lost() {
+	if leased.lost() {
 		return nil
 	}
-	return fn(leaseContext{leased, h}, h.lease)
-}
-
-// renew renews the lease until ctx ends or it is lost.
-func (h *heldLease) renew(ctx context.Context) {
-	pause := h.ttl / 3
-	for {
-		if wake.Sleep(ctx, pause) != nil {
-			return
-		}
-		asked := time.Now()
-		renewed, err := h.tryRenew(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			pause = h.ttl / 30
-		case !renewed:
-			h.lose()
-			return
-		default:
-			h.extend(h.until(asked))
-			pause = h.ttl/3 - time.Since(asked)
-		}
-	}
-}
-
-// tryRenew gives up early enough for another try on another connection.
-func (h *heldLease) tryRenew(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, h.ttl/4)
-	defer cancel()
-	return h.queries.RenewLease(ctx, db.RenewLeaseParams{Name: h.lease.Name, Token: h.lease.Token, Ttl: h.ttl})
-}
-
-func (h *heldLease) extend(deadline time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if time.Now().Before(h.deadline) {
-		h.deadline = deadline
-		h.alarm.Reset(time.Until(deadline))
-	}
-}
-
-func (h *heldLease) lost() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return !time.Now().Before(h.deadline)
-}
-
-func (h *heldLease) lose() {
-	h.mu.Lock()
-	h.deadline = time.Time{}
-	h.mu.Unlock()
-	h.cancel(ErrLeaseLost)
+	return fn(leased, h.lease)
 }
 
 // release is false when the database says that the lease was lost. It is called also when the lease seems to be lost: that frees
@@ -275,18 +208,4 @@ func (h *heldLease) release(ctx context.Context) bool {
 		return err
 	})
 	return released || err != nil
-}
-
-// A leaseContext has ended as soon as the deadline has passed, also when a process that was stopped has just been continued and
-// its timers have yet to fire.
-type leaseContext struct {
-	context.Context
-	held *heldLease
-}
-
-func (c leaseContext) Err() error {
-	if c.Context.Err() == nil && c.held.lost() {
-		c.held.lose()
-	}
-	return c.Context.Err()
 }

@@ -6,9 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,27 +18,35 @@ import (
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
-// A WorkOption changes how Work works.
-type WorkOption func(*requestWorker)
-
-// WorkPoll sets how long an idle worker sleeps at most, and so how late it finds work that nobody notified it of: what a
-// worker left that died. Default: 30 s.
-func WorkPoll(poll time.Duration) WorkOption {
-	return func(w *requestWorker) { w.wake.Poll = poll }
+// A RequestError is what OnError is told of a batch that failed, or that is to be tried again.
+type RequestError struct {
+	Batch []db.Request // as it was captured
+	Err   error        // the handler's, a *PanicError, or why the handler's transaction could not be settled
 }
 
-// WorkAttempts sets how often a request is tried in all when the handler asks for retries. Default: 10.
-func WorkAttempts(attempts int) WorkOption {
-	return func(w *requestWorker) { w.attempts = attempts }
+// Error names the first request and its queue.
+func (e *RequestError) Error() string {
+	return fmt.Sprintf("locks: work on request %d of queue %.60q: %v", e.Batch[0].RequestID, e.Batch[0].QueueID, e.Err)
 }
 
-// WorkOnError sets who is told of errors that Work survives: the handler's, which are settled, and the connection's, after
-// which it starts again. It may be called by two goroutines at once. Default: nobody.
-func WorkOnError(tell func(error)) WorkOption {
-	return func(w *requestWorker) { w.wake.OnError = tell }
+// Unwrap returns Err.
+func (e *RequestError) Unwrap() error { return e.Err }
+
+// RequestOptions tune WorkRequests. Nil and the zero value are good.
+type RequestOptions struct {
+	MaxTries int // of a request when the handler asks for others with RetryAfter. Default: 10.
+
+	Grace       time.Duration // for the running handler after ctx has ended; see WorkRequests. Default: 10 s.
+	CallTimeout time.Duration // of each call that the loop makes by itself, the commit included. Default: 10 s.
+	Poll        time.Duration // the longest sleep of an idle worker, and so how late it finds what nobody notified it of: what a worker left that died. Default: 30 s.
+	Blind       time.Duration // the longest sleep where notifications do not arrive. Default: 1 s.
+
+	// OnError is told of each error of the handler (*RequestError), and of the loop's own trouble, such as a server that cannot be reached:
+	// at once, and while it lasts after pauses that grow to a minute. Default: slog's default logger.
+	OnError func(ctx context.Context, err error)
 }
 
-// Work runs the back end of a request queue until ctx ends, and returns ctx's error then. Any number of workers, in any
+// WorkRequests is a worker of a request queue ("": "default") until ctx ends, and returns ctx's error then. Any number of workers, in any
 // number of processes, share a queue; each uses one connection of the pool at a time, and all those of a process and pool
 // listen on one more.
 //
@@ -52,42 +58,57 @@ func WorkOnError(tell func(error)) WorkOption {
 //   - an error: what handle did in tx is undone, and the batch, all of it, is settled as error with the error's text as its message. So it
 //     is when handle leaves tx in a state that cannot be settled or committed: a deferred constraint, a role without rights, rows
 //     left open, a commit or rollback in SQL, a batch that is settled already. tx's own Commit and Rollback return an error and do nothing.
-//   - RetryAfter(delay, err), delay being at least a millisecond: undone, and put back for any worker, unless one of the batch has
-//     been tried as often as WorkAttempts allows: then it is an error. The requests' Tries say how often they were tried, this time included.
-//   - a panic: as an error; the one that WorkOnError gets ends with the stack.
+//   - RetryAfter(delay, err): undone, and put back for any worker, unless one of the batch has been tried MaxTries times: then it is an
+//     error. The requests' Tries say how often they were tried, this time included. Permanent(err) is an error in any case.
+//   - a panic: as an error; OnError gets a *PanicError with the stack.
 //   - a lost connection, or an error that is IsRetryable: everything is undone, nothing is counted, and the batch is as new. It
 //     is found again as soon as the server has let go of it. A context of handle's own that ends during a query closes the connection, too, and handle's error
 //     counts then; prefer statement_timeout for a limit.
 //
-// When ctx ends, the batch at hand is finished first: the context that handle gets does not end with it. A worker that finds
-// nothing asks no more questions until it is notified, the next retry of its own is due, or WorkPoll has passed; it survives
-// the loss of its connections. Errors that would not go away by themselves, such as missing rights (42501), end it.
-func Work(ctx context.Context, pool *pgxpool.Pool, queueID string, handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, opts ...WorkOption) error {
-	w := &requestWorker{pool: pool, queueID: queueID, handle: handle, attempts: 10}
-	for _, opt := range opts {
-		opt(w)
+// When ctx ends no other batch is captured, and the context that handle gets, which does not end with ctx, lasts for nine tenths of Grace. What
+// handle returns by then counts, as nil does afterwards; an error after that leaves the batch as new, and counts nothing.
+//
+// A worker that finds nothing asks no more questions until it is notified, the next retry of its own is due, or Poll has passed; it survives
+// the loss of its connections. A commit whose outcome is unknown, because the connection broke or CallTimeout passed, has happened or not:
+// the batch is settled, or found again. Errors that would not go away by themselves, such as missing rights (42501), end the worker.
+func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string, handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, opts *RequestOptions) error {
+	w := &requestWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue), handle: handle}
+	if opts != nil {
+		w.RequestOptions = *opts
 	}
-	if err := wake.Watch(ctx, pool, wake.Requests, queueID, w.wake, w.look); err != nil {
-		return fmt.Errorf("locks: work on %.60q: %w", queueID, err)
+	w.MaxTries = cmp.Or(w.MaxTries, 10)
+	w.Grace, w.CallTimeout = cmp.Or(w.Grace, defaultGrace), cmp.Or(w.CallTimeout, defaultCallTimeout)
+	if w.OnError == nil {
+		w.OnError = warn
 	}
-	return nil
+	w.end = newGraceful(ctx, w.Grace)
+	defer w.end.end()
+	err := wake.Watch(ctx, pool, wake.Requests, w.queueID, wake.Options{
+		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, OnError: func(err error) { w.OnError(ctx, w.named(err)) },
+	}, w.look)
+	return w.named(err)
 }
 
 type requestWorker struct {
-	pool     *pgxpool.Pool
-	queueID  string
-	handle   func(ctx context.Context, tx pgx.Tx, batch []db.Request) error
-	wake     wake.Options
-	attempts int
+	RequestOptions
+	pool    *pgxpool.Pool
+	queueID string
+	handle  func(ctx context.Context, tx pgx.Tx, batch []db.Request) error
+	end     *graceful
 
 	line   int64         // the first request of the last batch of this turn through the queue; 0: a new turn
 	began  time.Time     // when this turn began
 	lasted time.Duration // what the last search from the queue's beginning took
+	behind bool          // this turn goes on behind what failed
 	worked bool          // something was settled in this turn, so that others may have had to skip what is free now
 	due    []time.Time   // when batches come up again that were put back here
 	lost   []time.Time   // when to look for what a failed transaction left
 
 	refused map[try]error // why the transaction of a batch could not be committed, by its last request
+}
+
+func (w *requestWorker) named(err error) error {
+	return fmt.Errorf("locks: work on request queue %.60q: %w", w.queueID, err)
 }
 
 // A try of a request is over when it is settled or put back.
@@ -101,8 +122,8 @@ func (w *requestWorker) look(ctx context.Context) (found bool, due time.Duration
 	for {
 		found, err = w.step(ctx)
 		if err != nil {
-			// What failed is new again: go on behind it, and come back.
-			w.worked = true
+			// What failed is new again: go on behind it, however long the pause is now, and come back.
+			w.worked, w.behind = true, true
 			w.comeBack()
 			return false, 0, err
 		}
@@ -140,96 +161,175 @@ func (w *requestWorker) next() (due time.Duration) {
 	return due
 }
 
+// A capture is a transaction with a batch.
+type capture struct {
+	conn    *pgxpool.Conn
+	tx      pgx.Tx
+	process pgtype.UUID
+	batch   []db.Request
+	before  int64 // the line before it
+}
+
+// last is this try of the batch.
+func (c *capture) last() try {
+	request := c.batch[len(c.batch)-1]
+	return try{request.RequestID, request.Tries}
+}
+
 // step captures, handles and settles one batch in one transaction, in two round trips beside the handler's own.
 func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
-	conn, err := w.pool.Acquire(ctx)
+	c, err := w.capture(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer conn.Release()
-	// From here on the end of ctx must not interrupt.
-	finish := context.WithoutCancel(ctx)
-	process := newProcess()
+	defer w.leave(c)
+	if len(c.batch) == 0 {
+		return false, nil
+	}
+	outcome, refused := w.refused[c.last()]
+	if !refused {
+		outcome, err = w.run(c)
+	}
+	delay := time.Duration(0)
+	if err == nil {
+		delay, err = w.settle(c, outcome)
+	}
+	return w.report(ctx, c, outcome, delay, refused, err)
+}
+
+// capture begins a transaction and captures.
+func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
+	acquiring, cancel := context.WithTimeout(ctx, w.CallTimeout)
+	defer cancel()
+	c = &capture{process: newProcess()}
+	if c.conn, err = w.pool.Acquire(acquiring); err != nil {
+		return nil, err
+	}
 	// A turn ends by itself when nothing is found behind the line. Under steady load it ends once a second, so that what was put back, or
 	// was committed late, gets its turn; less often when a search from the beginning takes long.
 	began := time.Now()
-	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) {
+	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) && !w.behind {
 		w.line = 0
 	}
+	w.behind = false
 	first := w.line == 0
-	opening := &pipeline{Conn: conn.Conn(), begins: true, then: "savepoint locks_handler"}
-	batch, err := db.New(opening).CaptureRequest(finish, db.CaptureRequestParams{ProcessID: process, After: w.line, QueueID: w.queueID})
+	calling, cancel := w.end.call(w.CallTimeout) // From here on the end of ctx must not interrupt.
+	defer cancel()
+	opening := &pipeline{Conn: c.conn.Conn(), begins: true, then: "savepoint locks_handler"}
+	c.batch, err = db.New(opening).CaptureRequest(calling, db.CaptureRequestParams{ProcessID: c.process, After: w.line, QueueID: w.queueID})
 	err = cmp.Or(err, opening.results.Close())
 	if first {
 		w.began, w.lasted = began, time.Since(began)
 	}
-	tx := opening.results.Tx()
-	defer func() {
-		if conn.Conn().PgConn().TxStatus() != 'I' { // a commit in a pipeline is none of tx's
-			tx.Rollback(finish)
-		}
-	}()
-	if err != nil || len(batch) == 0 {
-		return false, err
-	}
-	wake.Found(ctx)
-	line := w.line
-	w.line = max(line, batch[0].RequestID)
-
-	last := try{batch[len(batch)-1].RequestID, batch[len(batch)-1].Tries}
-	outcome, refused := w.refused[last]
-	if !refused {
-		outcome, err = w.run(finish, tx, batch)
-	}
-	settle := db.SettleRequestParams{ProcessID: process, Status: "complete"}
-	if outcome != nil {
-		settle.Status = "error"
-		message := strings.ReplaceAll(strings.ToValidUTF8(outcome.Error(), "\uFFFD"), "\x00", "")
-		settle.Message = &message
-	}
-	var retry *retryError
-	if errors.As(outcome, &retry) && !w.exhausted(batch) {
-		settle.Status, settle.Delay = "new", max(retry.delay, time.Millisecond)
-	}
-	if err == nil {
-		closing := &pipeline{Conn: conn.Conn(), expects: len(batch), then: "commit"}
-		_, err = db.New(closing).SettleRequest(finish, settle)
-		if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "22012" { // division by zero
-			err = errUnsettled
-		}
-		err = cmp.Or(err, closing.results.Close())
-	}
+	c.tx, c.before = opening.results.Tx(), w.line
 	if err != nil {
-		// The handler's doing, such as a deferred constraint of its tables: the same batch is settled as error in the next transaction.
-		if !refused && (errors.Is(err, errEnded) || errors.Is(err, errUnsettled) || !wake.Transient(err)) {
-			if w.refused == nil || len(w.refused) >= 1000 { // Others settle some of them.
-				w.refused = map[try]error{}
-			}
-			w.refused[last] = cmp.Or(outcome, err)
-			w.line = line
-			if errors.Is(err, errCut) {
-				w.comeBack()
-			}
-			return true, nil
+		w.leave(c)
+		return nil, err
+	}
+	if len(c.batch) > 0 {
+		w.line = max(w.line, c.batch[0].RequestID)
+	}
+	return c, nil
+}
+
+// leave ends a transaction that is not committed, and gives the connection back.
+func (w *requestWorker) leave(c *capture) {
+	defer c.conn.Release()
+	if c.conn.Conn().PgConn().TxStatus() != 'I' { // a commit in a pipeline is none of tx's
+		calling, cancel := w.end.call(w.CallTimeout)
+		defer cancel()
+		c.tx.Rollback(calling)
+	}
+}
+
+// run calls the handler. Its outcome is what to settle; err means that nothing can be settled in the transaction.
+func (w *requestWorker) run(c *capture) (outcome, err error) {
+	protect(func() error { return w.handle(w.end.handlers, givenTx{c.tx}, c.batch) }, func(err error) { outcome = err })
+	conn := c.tx.Conn()
+	switch {
+	case outcome != nil && w.end.handlers.Err() != nil:
+		return outcome, errStopped
+	case conn.IsClosed() && (errors.Is(outcome, context.DeadlineExceeded) || errors.Is(outcome, context.Canceled)):
+		return outcome, errCut // by a limit of the handler's own, and it would be so again
+	case conn.IsClosed():
+		return nil, fmt.Errorf("connection lost while handling request %d: %v", c.batch[0].RequestID, outcome)
+	case conn.PgConn().IsBusy(): // Only closing the connection ends a query whose rows nobody has.
+		return cmp.Or(outcome, errors.New("the handler left a query open: it must close its rows")), errCut
+	case outcome != nil && IsRetryable(outcome):
+		return nil, outcome
+	}
+	switch conn.PgConn().TxStatus() {
+	case 'I':
+		if outcome != nil {
+			outcome = fmt.Errorf("%w: %w", errEnded, outcome)
 		}
+		return outcome, errEnded
+	case 'E':
+		if outcome == nil {
+			outcome = errors.New("a statement failed, and the handler did not return its error")
+		}
+	}
+	if outcome != nil {
+		calling, cancel := w.end.call(w.CallTimeout)
+		defer cancel()
+		_, err = c.tx.Exec(calling, "rollback to savepoint locks_handler")
+	}
+	return outcome, err
+}
+
+// settle settles the batch by its outcome and commits. With a delay the batch is put back.
+func (w *requestWorker) settle(c *capture, outcome error) (delay time.Duration, err error) {
+	params := db.SettleRequestParams{ProcessID: c.process, Status: "complete"}
+	if outcome != nil {
+		text := message(outcome)
+		params.Status, params.Message = "error", &text
+	}
+	if again, delay, _ := wishes(outcome); again && !w.exhausted(c.batch) {
+		params.Status, params.Delay = "new", delay
+	}
+	calling, cancel := w.end.call(w.CallTimeout)
+	defer cancel()
+	closing := &pipeline{Conn: c.conn.Conn(), expects: len(c.batch), then: "commit"}
+	_, err = db.New(closing).SettleRequest(calling, params)
+	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "22012" { // division by zero
+		err = errUnsettled
+	}
+	return params.Delay, cmp.Or(err, closing.results.Close())
+}
+
+// report tells of the outcome, and keeps in mind what has to be looked for again. err is why the transaction was not committed.
+func (w *requestWorker) report(ctx context.Context, c *capture, outcome error, delay time.Duration, refused bool, err error) (found bool, _ error) {
+	switch {
+	case err == nil:
+		delete(w.refused, c.last())
+	case errors.Is(err, errStopped):
+	case !refused && (errors.Is(err, errEnded) || errors.Is(err, errUnsettled) || !wake.Transient(err)):
+		// The handler's doing, such as a deferred constraint of its tables: the same batch is settled as error in the next transaction.
+		if w.refused == nil || len(w.refused) >= 1000 { // Others settle some of them.
+			w.refused = map[try]error{}
+		}
+		w.refused[c.last()] = cmp.Or(outcome, err)
+		w.line = c.before
+		if errors.Is(err, errCut) {
+			w.comeBack()
+		}
+		return true, nil
+	default:
 		return false, err
 	}
-	delete(w.refused, last)
-	if settle.Status == "new" {
-		w.due = append(w.due, time.Now().Add(settle.Delay))
+	if delay > 0 {
+		w.due = append(w.due, time.Now().Add(delay))
 	} else {
 		w.worked = true
 	}
-	if outcome != nil && w.wake.OnError != nil {
-		outcome = fmt.Errorf("locks: request %d of %.60q: %w", batch[0].RequestID, w.queueID, outcome)
-		var panicked *panicError
-		if errors.As(outcome, &panicked) {
-			outcome = fmt.Errorf("%w\n%s", outcome, panicked.stack)
-		}
-		w.wake.OnError(outcome)
+	if outcome != nil {
+		w.OnError(ctx, &RequestError{c.batch, outcome})
 	}
 	return true, nil
 }
+
+// errStopped is for a handler that failed after its time was up.
+var errStopped = errors.New("the worker is stopped")
 
 // errUnsettled is for a handler that settles or deletes requests of its batch, or begins another transaction.
 var errUnsettled = errors.New("the handler took the batch away from its transaction")
@@ -271,56 +371,9 @@ func (p *pipeline) QueryRow(ctx context.Context, sql string, args ...any) pgx.Ro
 	return p.results.QueryRow()
 }
 
-// run calls the handler. Its outcome is what to settle; err means that nothing can be settled in tx.
-func (w *requestWorker) run(ctx context.Context, tx pgx.Tx, batch []db.Request) (outcome, err error) {
-	outcome = w.call(ctx, givenTx{tx}, batch)
-	switch {
-	case tx.Conn().IsClosed() && (errors.Is(outcome, context.DeadlineExceeded) || errors.Is(outcome, context.Canceled)):
-		return outcome, errCut // by a limit of the handler's own, and it would be so again
-	case tx.Conn().IsClosed():
-		return nil, fmt.Errorf("connection lost while handling request %d: %v", batch[0].RequestID, outcome)
-	case tx.Conn().PgConn().IsBusy(): // Only closing the connection ends a query whose rows nobody has.
-		return cmp.Or(outcome, errors.New("the handler left a query open: it must close its rows")), errCut
-	case outcome != nil && IsRetryable(outcome):
-		return nil, outcome
-	}
-	switch tx.Conn().PgConn().TxStatus() {
-	case 'I':
-		if outcome != nil {
-			outcome = fmt.Errorf("%w: %w", errEnded, outcome)
-		}
-		return outcome, errEnded
-	case 'E':
-		if outcome == nil {
-			outcome = errors.New("a statement failed, and the handler did not return its error")
-		}
-	}
-	if outcome != nil {
-		_, err = tx.Exec(ctx, "rollback to savepoint locks_handler")
-	}
-	return outcome, err
-}
-
-func (w *requestWorker) call(ctx context.Context, tx pgx.Tx, batch []db.Request) (err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = &panicError{value, debug.Stack()}
-		}
-	}()
-	return w.handle(ctx, tx, batch)
-}
-
-// A panicError does not unwrap to what was panicked with, which must not look like a wish to try again.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
-
 func (w *requestWorker) exhausted(batch []db.Request) bool {
 	for _, request := range batch {
-		if int(request.Tries) >= w.attempts {
+		if int(request.Tries) >= w.MaxTries {
 			return true
 		}
 	}

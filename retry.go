@@ -3,7 +3,6 @@ package locks
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -24,23 +23,6 @@ func IsRetryable(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")
 }
-
-// RetryAfter makes an error of the work that Work and WorkTasks hand out a wish to try again, by any worker, no earlier than delay
-// from now. errors.Is and errors.As reach err. Nil stays nil.
-func RetryAfter(delay time.Duration, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &retryError{err: err, delay: delay}
-}
-
-type retryError struct {
-	err   error
-	delay time.Duration
-}
-
-func (e *retryError) Error() string { return fmt.Sprintf("retry in %v: %v", e.delay, e.err) }
-func (e *retryError) Unwrap() error { return e.err }
 
 // retry runs attempt until it succeeds, fails with an error that is not IsRetryable, has failed often enough, or ctx ends. The
 // pauses grow twofold and are random, so that two who met do not meet again.

@@ -1,128 +1,190 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/db"
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
-// A StateMachine moves tasks between statuses: Capture takes tasks exclusively, SetStatus releases them. Errors keep their SQLSTATE
-// (*pgconn.PgError); those that are IsRetryable are the caller's to retry.
+// A StateMachine moves tasks between statuses: Capture takes tasks exclusively, SetStatus releases them. TaskQueue is one.
 type StateMachine interface {
-	// SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task may be taken over
-	// (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks. It waits for a transaction that has
-	// the task in hand. Errors: P0002 unknown task, 22023 bad id or status, 22P02 a status that there is not.
+	// SetStatus gives a task another status: done, failed or new.
 	SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error
-	// Capture takes at most limit tasks that are new or failed. No task means that none can be had now. It never waits. Errors:
-	// 22023 bad queue or limit.
+	// Capture takes at most limit tasks that are new or failed.
 	Capture(ctx context.Context, limit int) ([]db.Task, error)
 }
 
-// NewStateMachine is the StateMachine of one queue, on a pool, a connection or a transaction.
-func NewStateMachine(handle db.DBTX, queueID string) StateMachine {
-	return stateMachine{db.New(handle), queueID}
-}
+var _ StateMachine = TaskQueue{}
 
-type stateMachine struct {
-	q       *db.Queries
+// A TaskQueue is the StateMachine of one queue in the database.
+type TaskQueue struct {
+	handle  db.DBTX
 	queueID string
 }
 
-func (m stateMachine) SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error {
-	_, err := m.q.SetStatus(ctx, db.SetStatusParams{ID: taskID, Status: status, QueueID: m.queueID})
+// NewStateMachine returns the TaskQueue of a queue ("": "default").
+//
+// On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks for it (see IsRetryable), up
+// to 10 times. On a pgx.Tx it belongs to that transaction: rolled back, it never happened, and repeating is up to the caller. On
+// a *pgx.Conn it belongs to the transaction that is open there, or is one of its own, and is not repeated.
+func NewStateMachine(handle db.DBTX, queueID string) TaskQueue {
+	return TaskQueue{handle, cmp.Or(queueID, defaultQueue)}
+}
+
+const defaultQueue = "default"
+
+// SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task may be taken over
+// (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks.
+//
+// Contention: it waits for a transaction that has the task in hand. On a pool the status is set when SetStatus returns, and repeated as
+// NewStateMachine says; on a transaction it is set when that commits.
+//
+// Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: P0002 unknown task, 22023 bad id or status, 22P02 a
+// status that there is not.
+func (m TaskQueue) SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error {
+	err := m.call(ctx, func(q *db.Queries) error {
+		_, err := q.SetStatus(ctx, db.SetStatusParams{ID: taskID, Status: status, QueueID: m.queueID})
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("locks: set status of task %.60q: %w", taskID, err)
 	}
 	return nil
 }
 
-func (m stateMachine) Capture(ctx context.Context, limit int) ([]db.Task, error) {
-	tasks, err := m.q.Capture(ctx, db.CaptureParams{Max: int32(min(max(limit, 0), 1<<31-1)), QueueID: m.queueID, Statuses: capturable})
+// Capture takes at most limit tasks that are new or failed. No task means that none can be had now.
+//
+// Contention: it never waits, and leaves out what others are capturing. On a pool the tasks are in progress when Capture returns, and
+// repeated as NewStateMachine says; on a transaction they are when that commits, and until then nobody else gets them.
+//
+// Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 bad queue or limit.
+func (m TaskQueue) Capture(ctx context.Context, limit int) (tasks []db.Task, err error) {
+	err = m.call(ctx, func(q *db.Queries) (err error) {
+		tasks, err = q.Capture(ctx, db.CaptureParams{Max: int32(min(max(limit, 0), 1<<31-1)), QueueID: m.queueID, Statuses: capturable})
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("locks: capture from queue %.60q: %w", m.queueID, err)
+		return nil, fmt.Errorf("locks: capture task queue %.60q: %w", m.queueID, err)
 	}
 	return tasks, nil
 }
 
-var capturable = []string{string(db.TaskNew), string(db.TaskFailed)}
-
-// TaskOptions tune WorkTasks. Nil and the zero value are good.
-type TaskOptions struct {
-	Max      int           // most tasks in one batch. Default: 10.
-	Statuses []string      // to capture from, in this order of preference. Default: new, failed.
-	Owner    string        // who captures, for people to read. Default: a random name.
-	Poll     time.Duration // the longest sleep of an idle worker, even when nobody wakes it. Default: 30 s.
-	Blind    time.Duration // the longest sleep where notifications do not arrive, and, as nobody announces them, for workers that capture done tasks. Default: 1 s.
-	OnError  func(error)   // told of every error that the loop survives, such as a lost connection. Default: nobody is.
+func (m TaskQueue) call(ctx context.Context, once func(*db.Queries) error) error {
+	if _, whole := m.handle.(*pgxpool.Pool); whole {
+		return retry(ctx, func() error { return once(db.New(m.handle)) })
+	}
+	return once(db.New(m.handle))
 }
 
-// WorkTasks captures tasks of a queue, has work do them, settles them and captures the next, until ctx ends (it returns ctx's
-// error) or an error comes that no pause can mend. Run as many as there should be workers; they share one listening connection.
+var capturable = []string{string(db.TaskNew), string(db.TaskFailed)}
+
+// ErrTaskLost is the cause of the end of a handler's context when its attempt can be another's by now, and among what OnError is told then.
+var ErrTaskLost = errors.New("the task is lost: its time ran out, or somebody else has settled it")
+
+// A TaskError is what OnError is told of a task that failed.
+type TaskError struct {
+	Task db.Task // as it was captured
+	Err  error   // the handler's, a *PanicError, or ErrTaskLost
+}
+
+// Error names the task and its queue.
+func (e *TaskError) Error() string {
+	return fmt.Sprintf("locks: work on task %.60q of queue %.60q, attempt %d: %v", e.Task.ID, e.Task.QueueID, e.Task.Attempt, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *TaskError) Unwrap() error { return e.Err }
+
+// TaskOptions tune WorkTasks and WorkTaskBatches. Nil and the zero value are good.
+type TaskOptions struct {
+	Concurrency int      // WorkTasks: how many tasks are in work at once. Default: 10.
+	BatchSize   int      // WorkTaskBatches: most tasks in one batch. Default: 10.
+	Statuses    []string // to capture from, in this order of preference. Default: new, failed.
+	Owner       string   // who captures, for people to read. Default: a random name.
+
+	// Extend extends the tasks that have a timeout while their handler runs, every third of it. The handler's context ends before the
+	// attempt can be another's, with the cause ErrTaskLost: when extending fails until a tenth of the timeout is left, or the task was
+	// settled by somebody else. Then what the handler returns counts only if nobody has taken the task over. Extending uses the pool: handlers must leave a connection. Default: false.
+	Extend bool
+
+	ShortestPause time.Duration // after the first try that failed; twice as long each time, with jitter. Default: 1 s.
+	LongestPause  time.Duration // between two tries. Default: 1 h.
+	MaxTries      int           // of a task without a limit of its own, and then it is a dead letter. Default: 25.
+
+	Grace       time.Duration // for running handlers after ctx has ended; see WorkTasks. Default: 10 s.
+	CallTimeout time.Duration // of each call that the loop makes by itself. Default: 10 s.
+	Poll        time.Duration // the longest sleep of an idle worker, even when nobody wakes it. Default: 30 s.
+	Blind       time.Duration // the longest sleep where notifications do not arrive, and, as nobody announces them, for workers that capture done tasks. Default: 1 s.
+
+	// OnError is told of each error of a handler (*TaskError), and of the loop's own trouble, such as a server that cannot be reached: at
+	// once, and while it lasts after pauses that grow to a minute. Handlers' goroutines call it. Default: slog's default logger.
+	OnError func(ctx context.Context, err error)
+}
+
+// WorkTasks captures tasks of a queue ("": "default"), calls work for each, up to Concurrency at once, and settles them, until ctx ends
+// (it returns ctx's error) or an error comes that no pause can mend, such as missing rights (42501). Run it in as many processes as there should be.
 //
-// work returns one error per task, in their order, or nil when all are done: nil is done, anything else failed, and
-// RetryAfter(delay, err) failed and not captured again before delay has passed (a task without a retry left is dead all the same). Its
-// ctx ends with WorkTasks'; what it did by then is still settled. A panic goes through, and so does the one that answers
-// another number of errors. Give tasks a timeout: a worker that dies
-// keeps its tasks until their timeouts have passed. Work that takes longer has to call db.Queries.ExtendTask; when it was too
-// slow and another worker has the task, its result is dropped.
+// What work returns settles the task:
 //
-// Settling and capturing are one round trip and one commit. With nothing to do a worker sleeps without a query until a task is
-// created, falls due or times out by what it knew when it went to sleep, or Poll has passed.
-func WorkTasks(ctx context.Context, pool *pgxpool.Pool, queueID string, opts *TaskOptions, work func(ctx context.Context, tasks []db.Task) []error) error {
-	w := taskWorker{q: db.New(pool), queueID: queueID, work: work}
-	if opts != nil {
-		w.TaskOptions = *opts
-	}
-	if w.Max == 0 {
-		w.Max = 10
-	}
-	if w.Statuses == nil {
-		w.Statuses = capturable
-	}
-	if w.Owner == "" {
-		w.Owner = rand.Text()
-	}
-	if w.Blind == 0 {
-		w.Blind = time.Second
-	}
-	for _, status := range w.Statuses {
-		if status == string(db.TaskDone) && (w.Poll == 0 || w.Poll > w.Blind) {
-			w.Poll = w.Blind
-		}
-	}
-	err := wake.Watch(ctx, pool, wake.Tasks, queueID, wake.Options{Poll: w.Poll, Blind: w.Blind, OnError: w.OnError}, w.look)
-	// Watch ends only between two batches, or when the last one could not be settled for good.
-	if len(w.ids) > 0 {
-		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-		defer cancel()
-		if settling := w.settle(ending); settling != nil {
-			err = errors.Join(err, settling)
-		}
-	}
-	return fmt.Errorf("locks: work on queue %.60q: %w", queueID, err)
+//   - nil: done.
+//   - an error or a panic: failed, with the error's text as the task's message. It is captured again after a pause that doubles with its
+//     tries; it is a dead letter when its retries_left are used up, or, without such a limit, after MaxTries.
+//   - RetryAfter(delay, err): the same, with this pause.
+//   - Permanent(err): a dead letter at once.
+//
+// When ctx ends nothing more is captured, and work's context, which does not end with ctx, lasts for nine tenths of Grace. What work returns by
+// then counts; a task that fails after that goes back as new, as if it had not been captured. WorkTasks waits for every handler to return.
+//
+// Give tasks a timeout: a worker that dies keeps its tasks until their timeouts have passed. Work that takes longer needs Extend; when it
+// was too slow and another worker has the task, its result is dropped.
+//
+// A call whose outcome is unknown, because the connection broke or CallTimeout passed, is repeated: what was settled stays settled. The tasks that
+// it may have captured are nobody's, and are taken over when their timeouts have passed.
+//
+// Settling and capturing are one round trip and one commit, for all tasks that were finished meanwhile. With nothing to do a worker sleeps
+// without a query until a task is created, falls due or times out by what it knew when it went to sleep, or Poll has passed. All loops of a process and pool
+// share one listening connection, beside the pool's own.
+func WorkTasks(ctx context.Context, pool *pgxpool.Pool, queueID string, work func(ctx context.Context, task db.Task) error, opts *TaskOptions) error {
+	w := newTaskWorker(pool, queueID, opts)
+	w.size = cmp.Or(w.Concurrency, 10)
+	w.work = func(ctx context.Context, tasks []db.Task) []error { return []error{work(ctx, tasks[0])} }
+	return w.run(ctx, pool)
+}
+
+// WorkTaskBatches is WorkTasks for work that is done on many tasks at once: work gets up to BatchSize tasks, and the next when it has
+// returned. It returns one error per task, in their order, or nil when all are done. A panic, or another number of errors, fails all of
+// the batch. With Extend, its context ends when one of the tasks is lost.
+func WorkTaskBatches(ctx context.Context, pool *pgxpool.Pool, queueID string, work func(ctx context.Context, tasks []db.Task) []error, opts *TaskOptions) error {
+	w := newTaskWorker(pool, queueID, opts)
+	w.size, w.batches, w.work = cmp.Or(w.BatchSize, 10), true, work
+	return w.run(ctx, pool)
 }
 
 type taskWorker struct {
 	TaskOptions
 	q       *db.Queries
 	queueID string
+	size    int  // of what is in work at most
+	batches bool // work gets all that one call captured, and the next when it has returned
 	work    func(ctx context.Context, tasks []db.Task) []error
+	end     *graceful
+	stir    chan struct{} // receives after work has returned
 
-	// The results of the last batch, until they are settled.
-	ids      []string
-	attempts []int64
-	results  []string
-	delays   []time.Duration
+	mu       sync.Mutex
+	running  int          // tasks in work
+	finished []taskResult // not settled yet
 
-	since  *time.Time    // where the last batch ended; nil: look from the beginning
+	since  *time.Time    // where the last full capture ended; nil: look from the beginning
 	began  time.Time     // when it last looked from the beginning
 	lasted time.Duration // and for how long
 
@@ -131,34 +193,75 @@ type taskWorker struct {
 	stuck time.Duration // how long to wait for a task that is due and cannot be had
 }
 
+// A taskResult is how a task is to be settled: see lock.settle_and_capture.
+type taskResult struct {
+	task    db.Task
+	result  string
+	delay   time.Duration
+	message string
+}
+
 const (
-	grace         = 5 * time.Second // of settling after ctx has ended
 	shortestStuck = 100 * time.Millisecond
 	longestStuck  = time.Second
 )
 
-func (w *taskWorker) params() db.SettleAndCaptureParams {
-	return db.SettleAndCaptureParams{
-		Ids: notNil(w.ids), Attempts: notNil(w.attempts), Results: notNil(w.results), Delays: notNil(w.delays),
-		Max: int32(min(max(w.Max, 0), 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner,
-		Since: w.since, Shortest: time.Second, Longest: time.Hour, MaxTries: 25,
+func newTaskWorker(pool *pgxpool.Pool, queueID string, opts *TaskOptions) *taskWorker {
+	w := &taskWorker{q: db.New(pool), queueID: cmp.Or(queueID, defaultQueue), stir: make(chan struct{}, 1)}
+	if opts != nil {
+		w.TaskOptions = *opts
 	}
+	if w.Statuses == nil {
+		w.Statuses = capturable
+	}
+	if w.OnError == nil {
+		w.OnError = warn
+	}
+	w.Owner = cmp.Or(w.Owner, rand.Text())
+	w.ShortestPause, w.LongestPause = cmp.Or(w.ShortestPause, time.Second), cmp.Or(w.LongestPause, time.Hour)
+	w.MaxTries = cmp.Or(w.MaxTries, 25)
+	w.Grace, w.CallTimeout = cmp.Or(w.Grace, defaultGrace), cmp.Or(w.CallTimeout, defaultCallTimeout)
+	w.Blind = cmp.Or(w.Blind, time.Second)
+	if slices.Contains(w.Statuses, string(db.TaskDone)) && (w.Poll == 0 || w.Poll > w.Blind) {
+		w.Poll = w.Blind
+	}
+	return w
 }
 
-// notNil is the list as SQL wants it: an empty array, and not null.
-func notNil[T any](list []T) []T {
-	if list == nil {
-		return []T{}
+// run works until Watch ends, and then sees to what is in work or not settled.
+func (w *taskWorker) run(ctx context.Context, pool *pgxpool.Pool) error {
+	w.end = newGraceful(ctx, w.Grace)
+	defer w.end.end()
+	err := fmt.Errorf("%d tasks at once", w.size)
+	if w.size > 0 {
+		err = wake.Watch(ctx, pool, wake.Tasks, w.queueID, wake.Options{
+			Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Stir: w.stir, OnError: func(err error) { w.OnError(ctx, w.named(err)) },
+		}, w.look)
 	}
-	return list
+	w.end.begin()
+	if unsettled := w.finish(); unsettled != nil {
+		err = errors.Join(err, unsettled)
+	}
+	return w.named(err)
 }
 
-// look settles the last batch, captures the next and works on it.
+func (w *taskWorker) named(err error) error {
+	return fmt.Errorf("locks: work on task queue %.60q: %w", w.queueID, err)
+}
+
+// look waits until there is room for a task, settles what is finished, captures, and sets to work.
 func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
-	if ctx.Err() != nil {
-		return false, 0, ctx.Err()
+	free, finished := w.state()
+	for free == 0 {
+		select {
+		case <-w.stir:
+		case <-ctx.Done():
+			return false, 0, ctx.Err()
+		}
+		free, finished = w.state()
 	}
-	tasks, err := w.capture(ctx)
+	asked := time.Now()
+	tasks, err := w.capture(free, finished)
 	if err != nil {
 		return false, 0, err
 	}
@@ -167,31 +270,50 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 		return false, due, err
 	}
 	w.stuck = 0
-	wake.Found(ctx)
-	w.do(ctx, tasks)
+	switch {
+	case ctx.Err() != nil: // It ended meanwhile.
+		for _, task := range tasks {
+			w.finished = append(w.finished, taskResult{task: task, result: "new"})
+		}
+	case w.batches:
+		w.start(ctx, tasks, asked)
+	default:
+		for n := range tasks {
+			w.start(ctx, tasks[n:n+1], asked)
+		}
+	}
 	return true, 0, nil
 }
 
-// capture settles the last batch and captures the next: from where the last one ended when that was full, and else, and once a second, from
+// state says for how many tasks there is room, and what is finished.
+func (w *taskWorker) state() (free int, finished []taskResult) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.batches && w.running > 0 {
+		return 0, w.finished
+	}
+	return w.size - w.running, w.finished
+}
+
+// capture settles what is finished and captures: from where the last one ended when that was full, and else, and once a second, from
 // the beginning. Under an old snapshot a look from the beginning can take long, and then it comes less often.
-func (w *taskWorker) capture(ctx context.Context) ([]db.Task, error) {
-	// When ctx ends during the call, the tasks are captured all the same, and somebody has to know.
-	calling, cancel := outlive(ctx)
+func (w *taskWorker) capture(free int, finished []taskResult) ([]db.Task, error) {
+	// When the loop's context ends during the call, the tasks are captured all the same, and somebody has to know.
+	calling, cancel := w.end.call(w.CallTimeout)
 	defer cancel()
 	began := time.Now()
 	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) {
 		w.since = nil
 	}
-	tasks, err := w.q.SettleAndCapture(calling, w.params())
+	tasks, err := w.settle(calling, finished, free)
 	if err != nil {
 		return nil, err
 	}
-	w.ids, w.attempts, w.results, w.delays = w.ids[:0], w.attempts[:0], w.results[:0], w.delays[:0]
 	if w.since == nil {
 		w.began, w.lasted = began, time.Since(began)
 	}
 	w.since = nil
-	if n := len(tasks); n > 0 && n == w.Max {
+	if n := len(tasks); n > 0 && n == free {
 		// Where one may have timed out there may be more, which only a look from the beginning finds.
 		if last := tasks[n-1]; last.Attempt == 1 || last.Timeout == nil {
 			w.since = &last.AvailableAt
@@ -200,39 +322,25 @@ func (w *taskWorker) capture(ctx context.Context) ([]db.Task, error) {
 	return tasks, nil
 }
 
-// do works on a batch, and keeps the results.
-func (w *taskWorker) do(ctx context.Context, tasks []db.Task) {
-	errs := w.work(ctx, tasks)
-	if errs != nil && len(errs) != len(tasks) {
-		panic(fmt.Sprintf("locks: work returned %d errors for %d tasks", len(errs), len(tasks)))
+// settle settles finished, the first of those that are, and captures at most so many.
+func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures int) ([]db.Task, error) {
+	params := db.SettleAndCaptureParams{
+		Ids: []string{}, Attempts: []int64{}, Results: []string{}, Delays: []time.Duration{}, Messages: []string{},
+		Max: int32(min(captures, 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner, Since: w.since,
+		Shortest: w.ShortestPause, Longest: w.LongestPause, MaxTries: int32(min(max(w.MaxTries, 0), 1<<31-1)),
 	}
-	for i, task := range tasks {
-		result, delay := db.TaskDone, time.Duration(0)
-		if errs != nil && errs[i] != nil {
-			result = db.TaskFailed
-			var retry *retryError
-			if errors.As(errs[i], &retry) {
-				delay = max(0, retry.delay)
-			}
-		}
-		w.ids, w.attempts = append(w.ids, task.ID), append(w.attempts, task.Attempt)
-		w.results, w.delays = append(w.results, string(result)), append(w.delays, delay)
+	for _, f := range finished {
+		params.Ids, params.Attempts = append(params.Ids, f.task.ID), append(params.Attempts, f.task.Attempt)
+		params.Results, params.Delays = append(params.Results, f.result), append(params.Delays, f.delay)
+		params.Messages = append(params.Messages, f.message)
 	}
-}
-
-// outlive is ctx, ended a while later.
-func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(grace)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			cancel()
-		case <-longer.Done():
-		}
-	})
-	return longer, func() { stop(); cancel() }
+	tasks, err := w.q.SettleAndCapture(ctx, params)
+	if err == nil {
+		w.mu.Lock()
+		w.finished = w.finished[len(finished):]
+		w.mu.Unlock()
+	}
+	return tasks, err
 }
 
 // next says how long it takes until a task falls due or times out. It is not asked more often than its own cost allows, which
@@ -241,8 +349,10 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 	if pause := 20*w.took - time.Since(w.asked); w.took > 5*time.Millisecond && pause > 0 {
 		return pause, nil
 	}
+	calling, cancel := context.WithTimeout(ctx, w.CallTimeout)
+	defer cancel()
 	w.asked = time.Now()
-	due, err := w.q.NextTaskIn(ctx, db.NextTaskInParams{QueueID: w.queueID, Statuses: w.Statuses})
+	due, err := w.q.NextTaskIn(calling, db.NextTaskInParams{QueueID: w.queueID, Statuses: w.Statuses})
 	w.took = time.Since(w.asked)
 	if err != nil || len(due) == 0 {
 		return 0, err
@@ -256,20 +366,132 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 	return due[0], nil
 }
 
-// settle writes the results of the last batch, and captures nothing. One that cannot be settled keeps no other from it.
-func (w *taskWorker) settle(ctx context.Context) (err error) {
-	for i := range w.ids {
-		failed := retry(ctx, func() error {
-			_, err := w.q.SetStatus(ctx, db.SetStatusParams{
-				ID: w.ids[i], Status: db.TaskStatus(w.results[i]), Attempt: &w.attempts[i], QueueID: w.queueID, Delay: w.delays[i],
-			})
-			return err
-		})
-		var pg *pgconn.PgError
-		if errors.As(failed, &pg) && pg.Code == "P0002" { // It was purged.
+// start sets to work on tasks that were asked for at a time.
+func (w *taskWorker) start(ctx context.Context, tasks []db.Task, asked time.Time) {
+	w.mu.Lock()
+	w.running += len(tasks)
+	w.mu.Unlock()
+	given, stop := w.extend(tasks, asked)
+	var errs []error
+	go protect(func() error {
+		errs = w.work(given, tasks)
+		if errs == nil {
+			errs = make([]error, len(tasks))
+		}
+		if len(errs) != len(tasks) {
+			return fmt.Errorf("the handler returned %d errors for %d tasks", len(errs), len(tasks))
+		}
+		return nil
+	}, func(failed error) {
+		if failed != nil {
+			errs = slices.Repeat([]error{failed}, len(tasks))
+		}
+		w.returned(ctx, tasks, errs, stop())
+	})
+}
+
+// extend is the handlers' context, and with Extend it extends the tasks until stop is called, which says which are lost.
+func (w *taskWorker) extend(tasks []db.Task, asked time.Time) (ctx context.Context, stop func() (lost []bool)) {
+	ctx = w.end.handlers
+	stops := make([]func() bool, len(tasks))
+	for n, task := range tasks {
+		if !w.Extend || task.Timeout == nil {
 			continue
 		}
-		err = errors.Join(err, failed)
+		ctx, stops[n] = startHeartbeat(ctx, heldUntil(asked, *task.Timeout), *task.Timeout, ErrTaskLost, func(ctx context.Context) (bool, error) {
+			return w.q.ExtendTask(ctx, db.ExtendTaskParams{ID: task.ID, Attempt: task.Attempt, Timeout: *task.Timeout, QueueID: task.QueueID})
+		})
+	}
+	return ctx, func() []bool {
+		lost := make([]bool, len(tasks))
+		for n, stop := range slices.Backward(stops) {
+			lost[n] = stop != nil && stop()
+		}
+		return lost
+	}
+}
+
+// returned keeps what a handler returned, until it is settled, and tells of errors.
+func (w *taskWorker) returned(ctx context.Context, tasks []db.Task, errs []error, lost []bool) {
+	results := make([]taskResult, len(tasks))
+	for n, task := range tasks {
+		results[n] = w.result(task, errs[n])
+		err := errs[n]
+		if lost[n] {
+			err = errors.Join(ErrTaskLost, err)
+		}
+		if err != nil {
+			w.OnError(ctx, &TaskError{task, err})
+		}
+	}
+	w.mu.Lock()
+	w.finished = append(w.finished, results...)
+	w.running -= len(tasks)
+	w.mu.Unlock()
+	select {
+	case w.stir <- struct{}{}:
+	default: // It has not yet looked after the last one, and will look after both.
+	}
+}
+
+// result is how a task is settled whose handler returned err.
+func (w *taskWorker) result(task db.Task, err error) taskResult {
+	if err == nil {
+		return taskResult{task: task, result: "done"}
+	}
+	if w.end.handlers.Err() != nil { // It was stopped.
+		return taskResult{task: task, result: "new"}
+	}
+	_, delay, never := wishes(err)
+	if never {
+		return taskResult{task: task, result: "dead", message: message(err)}
+	}
+	return taskResult{task: task, result: "retry", delay: delay, message: message(err)}
+}
+
+// finish settles what is finished, and what is in work when that returns; one by one, so that one that cannot be settled keeps no other
+// from it.
+func (w *taskWorker) finish() error {
+	for {
+		last := w.end.calls.Err() != nil
+		w.mu.Lock()
+		running, finished := w.running, len(w.finished)
+		w.mu.Unlock()
+		var failed error
+		for range finished {
+			failed = errors.Join(failed, w.settleFirst())
+		}
+		if running == 0 && (failed == nil || last || !wake.Transient(failed)) {
+			return failed
+		}
+		var again <-chan time.Time
+		var over <-chan struct{}
+		if failed != nil && !last {
+			over = w.end.calls.Done()
+		}
+		if failed != nil {
+			again = time.After(longestPause)
+		}
+		select {
+		case <-w.stir:
+		case <-again:
+		case <-over:
+		}
+	}
+}
+
+// settleFirst settles the first of those that are finished, or puts it behind the others.
+func (w *taskWorker) settleFirst() error {
+	w.mu.Lock()
+	first := w.finished[:1]
+	w.mu.Unlock()
+	calling, cancel := w.end.call(min(w.CallTimeout, shortestCall))
+	defer cancel()
+	_, err := w.settle(calling, first, 0)
+	if err != nil {
+		w.mu.Lock()
+		w.finished = append(w.finished[1:], first[0])
+		w.mu.Unlock()
 	}
 	return err
 }

@@ -180,14 +180,14 @@ func changeFire(t *testing.T, e *env, s *session, partition string, leak bool) s
 	defer stop()
 	for range 2 {
 		workers.Go(func() {
-			locks.Work(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			locks.WorkRequests(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 				for _, request := range batch {
 					if _, err := tx.Exec(ctx, "insert into seen (id, version) select (row ->> 'id')::bigint, (row ->> 'version')::bigint from (select $1::jsonb -> 'new') as body (row)", request.Payload); err != nil {
 						return err
 					}
 				}
 				return nil
-			}, locks.WorkPoll(time.Second))
+			}, &locks.RequestOptions{Poll: time.Second})
 		})
 	}
 	rolledBack := errors.New("rolled back")

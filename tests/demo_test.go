@@ -38,8 +38,9 @@ func TestDemo(t *testing.T) {
 			"  writer 2  waits for  .* exclusive  behind ", `  demo +asks lock\.blocked: \d+ wait, and the root of it is `, "  reader 2  has  .* shared ", "  writer 1  is killed ",
 			`-42 +\d+ visits: +[1-9]\d* pairs of shared ones overlapped, and 0 pairs`, `demo:customer:42 +\d+ visits: +[1-9]\d* pairs of shared ones overlapped, and 0 pairs`,
 			"all or nothing, and is told false",
-			"  A         takes 1 x create red", "  B         takes 2 x update blue", "  Work      calls the handler once, with 50 requests for blue",
-			"  Work      gets 4 changes of Ada's orders",
+			"  A         takes 1 x create red", "  B         takes 2 x update blue", "  worker    calls the handler once, with 50 requests for blue",
+			"  worker    gets 4 changes of Ada's orders",
+			"  worker 2  has stopped, and finished what it was at", `  worker \d  try 4 of poison fails: no antidote`, `  demo      it is a dead letter after 4 tries: "no antidote"`,
 			"  Nobody was inside together with an exclusive holder.", `  psql "\$DATABASE_URL" -c 'begin' -c "select lock\.exclusive\('customer:42'\)"`,
 		} {
 			if !regexp.MustCompile(line).MatchString(out) {

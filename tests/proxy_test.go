@@ -3,8 +3,11 @@ package tests
 import (
 	"context"
 	"net"
+	"net/url"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,6 +35,123 @@ func (c *turnConn) Read(b []byte) (int, error) {
 		c.turns.Add(1)
 	}
 	return n, err
+}
+
+// A blackHole stands before the server, and can swallow silently what passes through the connections that there are, or through all.
+type blackHole struct {
+	address string // of the database behind it, for ordinary roles
+
+	mu     sync.Mutex
+	silent bool
+	hushes []func()
+}
+
+func newBlackHole(t *testing.T, address string) *blackHole {
+	t.Helper()
+	u, err := url.Parse(address)
+	must(t, err)
+	server := u.Host
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	u.Host = listener.Addr().String()
+	b := &blackHole{address: u.String()}
+	var conns sync.WaitGroup
+	var mu sync.Mutex
+	var all []net.Conn
+	conns.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			behind, err := net.Dial("tcp", server)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			mu.Lock()
+			all = append(all, client, behind)
+			mu.Unlock()
+			var hushed atomic.Bool
+			b.mu.Lock()
+			hushed.Store(b.silent)
+			b.hushes = append(b.hushes, func() { hushed.Store(true) })
+			b.mu.Unlock()
+			for _, way := range [][2]net.Conn{{client, behind}, {behind, client}} {
+				conns.Go(func() {
+					buffer := make([]byte, 1<<16)
+					for {
+						n, err := way[0].Read(buffer)
+						if hushed.Load() {
+							n = 0 // and an end is not passed on either
+						} else if err != nil {
+							way[1].Close()
+						}
+						if n > 0 {
+							way[1].Write(buffer[:n])
+						}
+						if err != nil {
+							return
+						}
+					}
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		mu.Lock()
+		for _, conn := range all {
+			conn.Close()
+		}
+		mu.Unlock()
+		conns.Wait()
+	})
+	return b
+}
+
+// swallow swallows what passes through the connections that there are, for ever, and with all through those to come, until the next swallow.
+func (b *blackHole) swallow(all bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.silent = all
+	for _, hush := range b.hushes {
+		hush()
+	}
+	b.hushes = nil
+}
+
+// The connections of Dial work, and have the limits.
+func TestDial(t *testing.T) {
+	t.Parallel()
+	e := open(t, engines()[0])
+	config, err := pgxpool.ParseConfig(e.url)
+	must(t, err)
+	var conns []net.Conn
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := locks.Dial(ctx, network, address)
+		conns = append(conns, conn)
+		return conn, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	must(t, err)
+	defer pool.Close()
+	must(t, pool.Ping(ctx))
+	if runtime.GOOS != "linux" {
+		t.Skip("the options are Linux's")
+	}
+	if conn, ok := conns[0].(*net.TCPConn); ok {
+		raw, err := conn.SyscallConn()
+		must(t, err)
+		for option, want := range map[int]int{4: 5, 5: 2, 6: 3, 18: 10000} { // TCP_KEEPIDLE, KEEPINTVL, KEEPCNT, USER_TIMEOUT
+			must(t, raw.Control(func(fd uintptr) {
+				got, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, option)
+				if err != nil || got != want {
+					t.Errorf("option %d is %d, %v", option, got, err)
+				}
+			}))
+		}
+	}
 }
 
 func TestKeyRoundTrips(t *testing.T) {

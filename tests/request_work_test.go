@@ -33,7 +33,7 @@ func init() {
 	if url := os.Getenv(requestProcessURL); url != "" {
 		pool, err := pgxpool.New(ctx, url)
 		if err == nil {
-			err = locks.Work(ctx, pool, "default", requestHandle, locks.WorkPoll(time.Second))
+			err = locks.WorkRequests(ctx, pool, "", requestHandle, &locks.RequestOptions{Poll: time.Second})
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -116,19 +116,22 @@ func requestAlone(ctx context.Context, tx pgx.Tx, entity string) error {
 }
 
 // startRequestWork runs workers until the returned function ends them.
-func startRequestWork(t *testing.T, pool *pgxpool.Pool, workers int, opts ...locks.WorkOption) (stop func()) {
+func startRequestWork(t *testing.T, pool *pgxpool.Pool, workers int, opts *locks.RequestOptions) (stop func()) {
 	t.Helper()
-	return startRequestHandlers(t, pool, workers, requestHandle, opts...)
+	return startRequestHandlers(t, pool, workers, requestHandle, opts)
 }
 
-func startRequestHandlers(t *testing.T, pool *pgxpool.Pool, workers int, handle func(context.Context, pgx.Tx, []db.Request) error, opts ...locks.WorkOption) (stop func()) {
+// quietRequests tell nobody of errors.
+var quietRequests = &locks.RequestOptions{OnError: func(context.Context, error) {}}
+
+func startRequestHandlers(t *testing.T, pool *pgxpool.Pool, workers int, handle func(context.Context, pgx.Tx, []db.Request) error, opts *locks.RequestOptions) (stop func()) {
 	t.Helper()
 	inner, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
-			if err := locks.Work(inner, pool, "default", handle, opts...); !errors.Is(err, context.Canceled) {
-				t.Errorf("Work: %v", err)
+			if err := locks.WorkRequests(inner, pool, "", handle, opts); !errors.Is(err, context.Canceled) {
+				t.Errorf("WorkRequests: %v", err)
 			}
 		})
 	}
@@ -251,7 +254,7 @@ func TestRequestWorkUnderFire(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *env) {
 		_, err := e.admin.Exec(ctx, requestLog)
 		must(t, err)
-		startRequestWork(t, e.pool, 4, locks.WorkPoll(time.Second))
+		startRequestWork(t, e.pool, 4, &locks.RequestOptions{Poll: time.Second})
 		var producers, killers sync.WaitGroup
 		var over atomic.Bool
 		var backends, processes atomic.Int64
@@ -374,7 +377,7 @@ func TestRequestCheckers(t *testing.T) {
 			s.exec("select lock.enqueue('create', 'e')")
 			s.exec("select lock.enqueue('update', 'e')")
 			s.exec("commit")
-			startRequestWork(t, e.pool, 1)
+			startRequestWork(t, e.pool, 1, quietRequests)
 			eventually(t, "a violation", func() bool {
 				var n int
 				must(t, e.admin.QueryRow(ctx, "select count(*) from lock.request where message like 'violation%'").Scan(&n))
@@ -403,7 +406,7 @@ func TestRequestWorkServerCrash(t *testing.T) {
 	setup(requestLog)
 	setup("select lock.enqueue('create', n::text) from generate_series(1, 200) n")
 	setup("select lock.enqueue('update', n::text) from generate_series(1, 200) n")
-	startRequestWork(t, pool, 4, locks.WorkPoll(time.Second))
+	startRequestWork(t, pool, 4, &locks.RequestOptions{Poll: time.Second})
 	for n := 1; n <= 2; n++ {
 		some := func() bool {
 			var settled int
@@ -438,7 +441,7 @@ func TestRequestWorkRoundTrips(t *testing.T) {
 		must(t, err)
 		var turns []int64
 		inner, cancel := context.WithCancel(ctx)
-		err = locks.Work(inner, pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+		err = locks.WorkRequests(inner, pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 			turns = append(turns, tx.Conn().PgConn().Conn().(*turnConn).turns.Load())
 			if len(turns) == 10 {
 				cancel()
@@ -448,7 +451,7 @@ func TestRequestWorkRoundTrips(t *testing.T) {
 				return err
 			}
 			return nil
-		})
+		}, nil)
 		pool.Close()
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", mode, err)
@@ -475,7 +478,7 @@ func TestRequestWorkBusyEntity(t *testing.T) {
 	fill("'busy'", busy)
 	fill("n::text", others)
 	pool := openPool(t, e.url, 1)
-	stop := startRequestHandlers(t, pool, 1, func(context.Context, pgx.Tx, []db.Request) error { return nil })
+	stop := startRequestHandlers(t, pool, 1, func(context.Context, pgx.Tx, []db.Request) error { return nil }, nil)
 	eventually(t, "the others are settled", func() bool {
 		return get[int64](super, "select count(*) from lock.request where settled_at is not null") == others
 	})
@@ -521,7 +524,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	var lost, conflicts, stacks atomic.Int32
 	done := make(chan error, 1)
 	go func() {
-		done <- locks.Work(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+		done <- locks.WorkRequests(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 			entity := batch[0].EntityID
 			if _, err := tx.Exec(ctx, "insert into effect values ($1)", entity); err != nil {
 				return err
@@ -607,24 +610,27 @@ func TestRequestWorkOutcomes(t *testing.T) {
 				return fmt.Errorf("request %s is poison", batch[1].Payload)
 			}
 			return nil
-		}, locks.WorkAttempts(4), locks.WorkOnError(func(err error) {
-			if strings.Contains(err.Error(), "panic: out of ink") && strings.Contains(err.Error(), "request_work_test.go") {
+		}, &locks.RequestOptions{MaxTries: 4, OnError: func(_ context.Context, err error) {
+			var failed *locks.RequestError
+			var panicked *locks.PanicError
+			if errors.As(err, &failed) && failed.Batch[0].EntityID == "panic" && errors.As(err, &panicked) && panicked.Value == "out of ink" &&
+				strings.Contains(string(panicked.Stack), "request_work_test.go") {
 				stacks.Add(1)
 			}
-		}))
+		}})
 	}()
 	super := e.sessionAs(t, e.super)
 	eventually(t, "everything is settled", func() bool {
 		select {
 		case err := <-done:
-			t.Fatalf("Work: %v", err)
+			t.Fatalf("WorkRequests: %v", err)
 		default:
 		}
 		return get[int64](super, "select count(*) from lock.request where settled_at is null") == 0
 	})
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("Work: %v", err)
+		t.Errorf("WorkRequests: %v", err)
 	}
 	want := strings.Join([]string{"good complete 1 -", "bad error 1 no such sheet", "panic error 1 panic: out of ink", "lost complete 1 -",
 		`deferred error 1 ERROR: insert or update on table "child" violates foreign key constraint "child_parent_id_fkey" (SQLSTATE 23503)`,
@@ -667,17 +673,7 @@ func TestRequestWorkLife(t *testing.T) {
 		_, err := e.admin.Exec(ctx, requestLog)
 		must(t, err)
 		pool, queries := openLogged(t, e.url, 1)
-		// The work lasts until the worker is off the list, so that it must list itself again.
-		startRequestHandlers(t, pool, 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
-			var idlers int
-			off := func() bool {
-				return e.admin.QueryRow(ctx, "select count(*) from lock.idle_worker where channel = 'lock_request' and until > clock_timestamp()").Scan(&idlers) == nil && idlers == 0
-			}
-			if !holdsWithin(patience, off) {
-				t.Error("a worker at work stays on the list")
-			}
-			return requestHandle(ctx, tx, batch)
-		}, locks.WorkPoll(time.Hour))
+		startRequestHandlers(t, pool, 1, requestHandle, &locks.RequestOptions{Poll: time.Hour})
 		s := e.sessionAs(t, e.super)
 		calm := 0
 		for n, sql := range []string{
@@ -706,7 +702,7 @@ func TestRequestWorkLife(t *testing.T) {
 		running, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		seen := map[string]int{}
-		err := locks.Work(running, e.pool, "default", func(_ context.Context, tx pgx.Tx, batch []db.Request) error {
+		err := locks.WorkRequests(running, e.pool, "default", func(_ context.Context, tx pgx.Tx, batch []db.Request) error {
 			seen[batch[0].EntityID]++
 			switch {
 			case seen["put back"] == 2 && seen["late"] == 1:
@@ -720,7 +716,7 @@ func TestRequestWorkLife(t *testing.T) {
 			// Every batch leaves one more behind the line.
 			_, err := tx.Exec(ctx, "select lock.enqueue('update', 'load ' || gen_random_uuid())")
 			return err
-		})
+		}, quietRequests)
 		if seen["put back"] != 2 || seen["late"] != 1 {
 			t.Errorf("%d tries of what was put back, %d of what came late, among %d: %v", seen["put back"], seen["late"], len(seen), err)
 		}
@@ -735,7 +731,7 @@ func TestRequestWorkLife(t *testing.T) {
 		must(t, err)
 		t.Cleanup(pool.Close)
 		handled := make(chan struct{})
-		startRequestHandlers(t, pool, 1, func(context.Context, pgx.Tx, []db.Request) error { close(handled); return nil }, locks.WorkPoll(time.Hour))
+		startRequestHandlers(t, pool, 1, func(context.Context, pgx.Tx, []db.Request) error { close(handled); return nil }, &locks.RequestOptions{Poll: time.Hour})
 		idle(t, e, 1) // it listens, and was notified by itself
 		e.session(t).exec("select lock.enqueue('update', 'e')")
 		select {
@@ -780,16 +776,8 @@ func TestRequestWorkLife(t *testing.T) {
 				if calls.Add(1) > 1 {
 					return nil
 				}
-				// Listed again, it has looked again.
-				if !holdsWithin(patience, func() bool {
-					var listed bool
-					err := e.admin.QueryRow(ctx, "select exists (select from lock.idle_worker where until > clock_timestamp())").Scan(&listed)
-					return err == nil && !listed
-				}) {
-					t.Error("a worker at work stays on the list")
-				}
 				return cut.handle(ctx, tx)
-			}, locks.WorkPoll(time.Hour))
+			}, &locks.RequestOptions{Poll: time.Hour, OnError: func(context.Context, error) {}})
 			eventually(t, "the server is busy with what was lost", func() bool {
 				return get[bool](super, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')")
 			})
@@ -813,15 +801,70 @@ func TestRequestWorkLife(t *testing.T) {
 		s.exec("select lock.enqueue('update', 'e')")
 		s.exec("select lock.enqueue('update', 'f')")
 		inner, cancel := context.WithCancel(ctx)
-		err := locks.Work(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+		err := locks.WorkRequests(inner, e.pool, "default", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 			cancel()
 			_, err := tx.Exec(ctx, "select 1")
 			return err
-		})
+		}, nil)
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("Work: %v", err)
+			t.Errorf("WorkRequests: %v", err)
 		}
 		answers(e.sessionAs(t, e.super), "complete new", "select string_agg(request_status::text, ' ' order by request_id) from lock.request")
+	})
+	t.Run("cuts the batch off when the grace period is over, and counts nothing", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		s.exec("create table effect (n int); grant insert on effect to locks_app")
+		s.exec("select lock.enqueue('update', 'e')")
+		inner, cancel := context.WithCancel(ctx)
+		err := locks.WorkRequests(inner, e.pool, "", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			if _, err := tx.Exec(ctx, "insert into effect values (1)"); err != nil {
+				return err
+			}
+			cancel()
+			_, err := tx.Exec(ctx, "select pg_sleep(1000)")
+			return locks.Permanent(err)
+		}, &locks.RequestOptions{Grace: time.Millisecond, OnError: func(context.Context, error) {}})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("WorkRequests: %v", err)
+		}
+		answers(s, "new 0 0", "select concat_ws(' ', request_status, tries, (select count(*) from effect)) from lock.request")
+	})
+	t.Run("is not held up by what is never answered", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		b := newBlackHole(t, e.url)
+		s := e.sessionAs(t, e.super)
+		s.exec("select lock.enqueue('update', 'e')")
+		var calls atomic.Int64
+		hung := make(chan struct{})
+		stop := startRequestHandlers(t, openPool(t, b.address, 4), 1, func(ctx context.Context, tx pgx.Tx, _ []db.Request) error {
+			switch calls.Add(1) {
+			case 1: // Nobody hears how it is settled, and the server, who sees a connection that is idle, keeps the entity.
+				b.swallow(false)
+				go holdsWithin(patience, func() bool {
+					_, err := e.admin.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'locks_app' and datname = current_database() and state = 'idle in transaction' and state_change < clock_timestamp() - interval '2 s'")
+					return err != nil
+				})
+			case 3:
+				b.swallow(true)
+				close(hung)
+				_, err := tx.Exec(ctx, "select 1")
+				return err
+			}
+			return nil
+		}, &locks.RequestOptions{CallTimeout: time.Second, Grace: time.Second, Poll: time.Second, OnError: func(context.Context, error) {}})
+		eventually(t, "it is settled", func() bool {
+			return get[int64](s, "select count(*) from lock.request where request_status = 'complete'") == 1
+		})
+		s.exec("select lock.enqueue('update', 'e')")
+		select {
+		case <-hung:
+		case <-time.After(patience):
+			t.Fatal("it does not go on")
+		}
+		stop()
 	})
 	t.Run("leaves no goroutine and no connection behind, however it ends", func(t *testing.T) {
 		t.Parallel()
@@ -845,7 +888,7 @@ func TestRequestWorkLife(t *testing.T) {
 			var wg sync.WaitGroup
 			pprof.Do(inner, pprof.Labels("test", t.Name()), func(inner context.Context) {
 				for range 3 {
-					wg.Go(func() { locks.Work(inner, pool, "default", handle) })
+					wg.Go(func() { locks.WorkRequests(inner, pool, "", handle, quietRequests) })
 				}
 			})
 			until(func() {
@@ -864,8 +907,9 @@ func TestRequestWorkLife(t *testing.T) {
 		work(requestHandle, func(cancel func()) { idle(t, e, 3); cancel() })
 		_, err = e.admin.Exec(ctx, "select lock.enqueue('create', n::text) from generate_series(1, 1000) n")
 		must(t, err)
+		var killed sync.Map
 		work(func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
-			if batch[0].RequestID%3 == 0 {
+			if _, again := killed.LoadOrStore(batch[0].RequestID, true); !again && batch[0].RequestID%3 == 0 {
 				tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
 			}
 			return requestHandle(ctx, tx, batch)
@@ -888,7 +932,9 @@ func TestRequestWorkLife(t *testing.T) {
 			_, err := e.admin.Exec(ctx, requestLog)
 			must(t, err)
 			pool := openPool(t, e.url+"&default_query_exec_mode="+mode, 4)
-			startRequestWork(t, pool, 1, locks.WorkPoll(time.Second), locks.WorkOnError(func(err error) { t.Errorf("%s: %v", mode, err) }))
+			startRequestWork(t, pool, 1, &locks.RequestOptions{
+				Poll: time.Second, OnError: func(_ context.Context, err error) { t.Errorf("%s: %v", mode, err) },
+			})
 			q := db.New(pool)
 			_, err = q.Enqueue(ctx, db.EnqueueParams{RequestType: "create", EntityID: "e", QueueID: "default", Payload: json.RawMessage(`{"a": 1}`)})
 			must(t, err)
@@ -902,24 +948,23 @@ func TestRequestWorkLife(t *testing.T) {
 			}
 		}
 	})
-	t.Run("ends at once though others use up the pool", func(t *testing.T) {
+	t.Run("ends though others use up the pool", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		pool := openPool(t, e.url, 1)
-		stop := startRequestWork(t, pool, 1, locks.WorkPoll(time.Hour), locks.WorkOnError(func(err error) { t.Error(err) }))
+		stop := startRequestWork(t, pool, 1, &locks.RequestOptions{Poll: time.Hour, OnError: func(_ context.Context, err error) { t.Error(err) }})
 		idle(t, e, 1)
 		only, err := pool.Acquire(ctx)
 		must(t, err)
 		t.Cleanup(only.Release)
 		stop()
-		idle(t, e, 0)
 	})
 	t.Run("ends with an error that will not go away", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		owner := e.sessionAs(t, e.owner)
 		owner.exec("revoke execute on function lock.capture_request(uuid, bigint, text) from locks_app")
-		wantCode(t, locks.Work(ctx, e.pool, "default", requestHandle), "42501", "Work without rights")
-		wantCode(t, locks.Work(ctx, openPool(t, e.owner, 4), "", requestHandle), "22023", "Work on an empty queue id")
+		wantCode(t, locks.WorkRequests(ctx, e.pool, "", requestHandle, nil), "42501", "Work without rights")
+		wantCode(t, locks.WorkRequests(ctx, openPool(t, e.owner, 4), strings.Repeat("q", 1025), requestHandle, nil), "22023", "WorkRequests on a queue id that is too long")
 	})
 }

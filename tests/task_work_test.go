@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,12 +30,10 @@ func TestTaskWorkerProcess(t *testing.T) {
 	}
 	pool, err := pgxpool.New(ctx, url)
 	must(t, err)
-	err = locks.WorkTasks(ctx, pool, "default", &locks.TaskOptions{Max: 5, Poll: 100 * time.Millisecond}, func(ctx context.Context, tasks []db.Task) []error {
-		for _, task := range tasks {
-			fmt.Printf("task %s:%d\n", task.ID, task.Attempt)
-		}
+	err = locks.WorkTasks(ctx, pool, "", func(ctx context.Context, task db.Task) error {
+		fmt.Printf("task %s:%d\n", task.ID, task.Attempt)
 		return nil
-	})
+	}, &locks.TaskOptions{Concurrency: 5, Poll: 100 * time.Millisecond})
 	t.Fatal(err)
 }
 
@@ -111,21 +110,32 @@ func TestTaskProcesses(t *testing.T) {
 	}
 }
 
-// taskLoop runs WorkTasks until the test ends or stop is called.
+// taskLoop runs WorkTaskBatches until the test ends or stop is called.
 func taskLoop(t *testing.T, pool *pgxpool.Pool, opts *locks.TaskOptions, work func(ctx context.Context, tasks []db.Task) []error) (stop func()) {
+	t.Helper()
+	return taskRun(t, func(ctx context.Context) error { return locks.WorkTaskBatches(ctx, pool, "", work, opts) })
+}
+
+// taskLoopEach runs WorkTasks until the test ends or stop is called.
+func taskLoopEach(t *testing.T, pool *pgxpool.Pool, opts *locks.TaskOptions, work func(ctx context.Context, task db.Task) error) (stop func()) {
+	t.Helper()
+	return taskRun(t, func(ctx context.Context) error { return locks.WorkTasks(ctx, pool, "", work, opts) })
+}
+
+func taskRun(t *testing.T, work func(ctx context.Context) error) (stop func()) {
 	t.Helper()
 	running, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- locks.WorkTasks(running, pool, "default", opts, work) }()
+	go func() { ended <- work(running) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		select {
 		case err := <-ended:
 			if !errors.Is(err, context.Canceled) {
-				t.Errorf("WorkTasks: %v", err)
+				t.Errorf("the worker: %v", err)
 			}
 		case <-time.After(patience):
-			t.Error("WorkTasks does not end with its context")
+			t.Error("the worker does not end with its context")
 		}
 	})
 	t.Cleanup(stop)
@@ -140,13 +150,19 @@ func TestTaskWork(t *testing.T) {
 		must(t, e.admin.QueryRow(ctx, "select status || ':' || attempt from lock.task where id = $1", id).Scan(&s))
 		return s
 	}
+	left := func(t *testing.T, e *env) (n int) {
+		t.Helper()
+		must(t, e.admin.QueryRow(ctx, "select count(*) from lock.task where status <> 'done'").Scan(&n))
+		return n
+	}
 	t.Run("settles each task by its own error", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		s := e.session(t)
 		s.exec("select lock.create_tasks('{good,later}')")
 		s.exec("select lock.create_task('bad', retries_left => 2)")
-		taskLoop(t, e.pool, hour(), func(ctx context.Context, tasks []db.Task) []error {
+		quick := &locks.TaskOptions{Poll: time.Hour, ShortestPause: time.Millisecond, LongestPause: time.Millisecond, OnError: func(context.Context, error) {}}
+		taskLoop(t, e.pool, quick, func(ctx context.Context, tasks []db.Task) []error {
 			errs := make([]error, len(tasks))
 			for i, task := range tasks {
 				switch task.ID {
@@ -209,7 +225,7 @@ func TestTaskWork(t *testing.T) {
 		s := e.session(t)
 		s.exec("select lock.create_tasks('{a,b,c}')")
 		started := make(chan struct{})
-		stop := taskLoop(t, e.pool, &locks.TaskOptions{Max: 1}, func(ctx context.Context, tasks []db.Task) []error {
+		stop := taskLoop(t, e.pool, &locks.TaskOptions{BatchSize: 1, Grace: time.Millisecond}, func(ctx context.Context, tasks []db.Task) []error {
 			close(started)
 			<-ctx.Done()
 			return nil
@@ -248,7 +264,7 @@ func TestTaskWork(t *testing.T) {
 		killed := 0
 		pool := openPool(t, e.url+"&application_name=victim", 4)
 		for range 2 {
-			taskLoop(t, pool, &locks.TaskOptions{OnError: func(error) {}}, func(context.Context, []db.Task) []error { return nil })
+			taskLoop(t, pool, &locks.TaskOptions{OnError: func(context.Context, error) {}}, func(context.Context, []db.Task) []error { return nil })
 		}
 		for n := range 20 {
 			s.exec("select lock.create_tasks(array(select $1::integer || ' ' || n from generate_series(1, 20) n), timeout => '100 ms')", n)
@@ -265,6 +281,151 @@ func TestTaskWork(t *testing.T) {
 			return left == 0
 		})
 	})
+	t.Run("a slow task holds no other up, and no more are in work at once than may be", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.create_tasks(array['slow'] || array(select 'task ' || n from generate_series(1, 100) n))")
+		release := make(chan struct{})
+		t.Cleanup(sync.OnceFunc(func() { close(release) }))
+		var running, most atomic.Int64
+		taskLoopEach(t, e.pool, &locks.TaskOptions{Concurrency: 3, Poll: time.Hour}, func(_ context.Context, task db.Task) error {
+			defer running.Add(-1)
+			for now := running.Add(1); ; {
+				if seen := most.Load(); seen >= now || most.CompareAndSwap(seen, now) {
+					break
+				}
+			}
+			if task.ID == "slow" {
+				<-release
+			}
+			return nil
+		})
+		eventually(t, "all others are done", func() bool { return left(t, e) == 1 })
+		if status(t, e, "slow") != "in_progress:1" || most.Load() > 3 || most.Load() < 2 {
+			t.Errorf("the slow one is %s, %d were in work at once", status(t, e, "slow"), most.Load())
+		}
+		release <- struct{}{}
+		eventually(t, "the slow one is done", func() bool { return left(t, e) == 0 })
+	})
+	t.Run("keeps the error, backs off, and gives up", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_tasks('{bad,panics,wrong,exits}'), lock.create_task('permanent'), lock.create_task('later'), lock.create_task('limited', retries_left => 2)")
+		var told sync.Map
+		opts := &locks.TaskOptions{
+			Poll: time.Hour, ShortestPause: time.Millisecond, LongestPause: 2 * time.Millisecond, MaxTries: 4,
+			OnError: func(_ context.Context, err error) {
+				var failed *locks.TaskError
+				var panicked *locks.PanicError
+				if !errors.As(err, &failed) {
+					t.Error(err)
+				} else if errors.As(err, &panicked) && !strings.Contains(string(panicked.Stack), "task_work_test.go") {
+					t.Errorf("the stack is %s", panicked.Stack)
+				} else {
+					told.Store(fmt.Sprint(failed.Task.ID, " ", failed.Task.Tries), true)
+				}
+			},
+		}
+		taskLoopEach(t, e.pool, opts, func(_ context.Context, task db.Task) error {
+			switch task.ID {
+			case "bad", "limited":
+				return errors.New("no\x00 good\xff" + strings.Repeat("!", 20000))
+			case "panics":
+				panic("out of ink")
+			case "wrong":
+				return &pgconn.PgError{Code: "40001", Message: "again"} // no transaction of the loop's
+			case "exits":
+				runtime.Goexit()
+			case "permanent":
+				return fmt.Errorf("wrapped: %w", locks.Permanent(locks.RetryAfter(time.Hour, errors.New("never"))))
+			}
+			return locks.RetryAfter(time.Hour, errors.New("not yet"))
+		})
+		eventually(t, "six are dead", func() bool {
+			var dead int
+			must(t, e.admin.QueryRow(ctx, "select count(*) from lock.dead_letter").Scan(&dead))
+			return dead == 6
+		})
+		want := "bad 4 no good\uFFFD!, exits 4 the handler ended its goroutine, limited 2 no good\uFFFD!, panics 4 panic: out of ink, permanent 1 wrapped: retry in 1h0m0s: never, wrong 4 : again (SQLSTATE 40001)"
+		got := "select string_agg(id || ' ' || tries || ' ' || regexp_replace(message, '!+', '!'), ', ' order by id) from lock.dead_letter"
+		answers(e.sessionAs(t, e.super), want, got)
+		answers(s, true, "select tries = 1 and status = 'failed' and message like '%not yet' and available_at > clock_timestamp() + interval '59 minutes' from lock.get_task('later')")
+		for _, id := range []string{"bad 1", "bad 4", "panics 3", "permanent 1", "limited 2", "later 1", "exits 2"} {
+			if _, ok := told.Load(id); !ok {
+				t.Errorf("nobody is told of %s", id)
+			}
+		}
+	})
+	t.Run("a batch fails as a whole when it panics or returns another number of errors", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.create_tasks('{a,b}')")
+		var calls atomic.Int64
+		opts := &locks.TaskOptions{Poll: time.Hour, ShortestPause: time.Millisecond, LongestPause: time.Millisecond, OnError: func(context.Context, error) {}}
+		taskLoop(t, e.pool, opts, func(_ context.Context, tasks []db.Task) []error {
+			switch calls.Add(1) {
+			case 1:
+				return make([]error, 3)
+			case 2:
+				panic("out of ink")
+			}
+			return nil
+		})
+		eventually(t, "all are done", func() bool { return left(t, e) == 0 })
+		if calls.Load() < 3 {
+			t.Errorf("%d calls", calls.Load())
+		}
+	})
+	for name, c := range map[string]struct {
+		grace  time.Duration
+		work   func(ctx context.Context, finish <-chan struct{}) error
+		result string // status, tries, retries left
+	}{
+		"what ends in the grace period counts":                          {time.Hour, func(ctx context.Context, finish <-chan struct{}) error { <-finish; return ctx.Err() }, "done:0:0"},
+		"what fails in it counts, too":                                  {time.Hour, func(_ context.Context, finish <-chan struct{}) error { <-finish; return errors.New("no good") }, "failed:1:0"},
+		"what is cut off is given back, as if it had not been captured": {time.Millisecond, func(ctx context.Context, _ <-chan struct{}) error { <-ctx.Done(); return context.Cause(ctx) }, "new:0:1"},
+		"what ends too late, and well, is done":                         {time.Millisecond, func(ctx context.Context, _ <-chan struct{}) error { <-ctx.Done(); return nil }, "done:0:0"},
+	} {
+		for _, form := range []string{"each", "batches"} {
+			t.Run("stops: "+name+": "+form, func(t *testing.T) {
+				t.Parallel()
+				e := open(t, advisory)
+				s := e.session(t)
+				s.exec("select lock.create_task('a', retries_left => 1)")
+				started, finish := make(chan struct{}), make(chan struct{})
+				opts := &locks.TaskOptions{Grace: c.grace, Poll: time.Hour, OnError: func(context.Context, error) {}}
+				work := func(ctx context.Context, task db.Task) error {
+					close(started)
+					return c.work(ctx, finish)
+				}
+				inner, cancel := context.WithCancel(ctx)
+				defer cancel()
+				ended := make(chan error, 1)
+				go func() {
+					if form == "each" {
+						ended <- locks.WorkTasks(inner, e.pool, "", work, opts)
+					} else {
+						ended <- locks.WorkTaskBatches(inner, e.pool, "", func(ctx context.Context, tasks []db.Task) []error { return []error{work(ctx, tasks[0])} }, opts)
+					}
+				}()
+				<-started
+				cancel()
+				s.exec("select lock.create_task('b')") // Nothing more is captured.
+				close(finish)
+				select {
+				case err := <-ended:
+					if !errors.Is(err, context.Canceled) {
+						t.Error(err)
+					}
+				case <-time.After(patience):
+					t.Fatal("it does not end")
+				}
+				answers(s, c.result, "select concat_ws(':', status, tries, retries_left) from lock.get_task('a')")
+				answers(s, "new:0", "select concat_ws(':', status, tries) from lock.get_task('b')")
+			})
+		}
+	}
 	t.Run("the article's interface", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
@@ -282,6 +443,146 @@ func TestTaskWork(t *testing.T) {
 		wantCode(t, machine.SetStatus(ctx, "unknown", db.TaskDone), "P0002", "SetStatus")
 		_, err = machine.Capture(ctx, 0)
 		wantCode(t, err, "22023", "Capture")
+	})
+}
+
+// The timeouts are such that a stall of some seconds loses no task.
+func TestTaskExtend(t *testing.T) {
+	t.Parallel()
+	start := func(t *testing.T) (e *env, s *session) {
+		e = open(t, advisory)
+		s = e.sessionAs(t, e.super)
+		s.exec("select lock.create_task('a', timeout => '9 s')")
+		return e, s
+	}
+	const status = "select concat_ws(':', status, attempt, tries) from lock.get_task('a')"
+	deadline := func(s *session) time.Time { return get[time.Time](s, "select deadline from lock.get_task('a')") }
+	t.Run("extends while the work lasts", func(t *testing.T) {
+		t.Parallel()
+		e, s := start(t)
+		worked := make(chan error, 1)
+		taskLoopEach(t, e.pool, &locks.TaskOptions{Extend: true, Poll: time.Hour}, func(ctx context.Context, task db.Task) error {
+			worked <- nil
+			first := deadline(s)
+			eventually(t, "it is extended", func() bool { return deadline(s).After(first.Add(time.Second)) })
+			return ctx.Err()
+		})
+		<-worked
+		eventually(t, "it is done", func() bool {
+			var now string
+			must(t, e.admin.QueryRow(ctx, status).Scan(&now))
+			return now == "done:1:0"
+		})
+	})
+	t.Run("ends the work when somebody else has settled the task", func(t *testing.T) {
+		t.Parallel()
+		e, s := start(t)
+		s.exec("select lock.create_task('b')")
+		cause, told := make(chan error, 1), make(chan error, 2)
+		opts := &locks.TaskOptions{Extend: true, Poll: time.Hour, OnError: func(_ context.Context, err error) { told <- err }}
+		taskLoop(t, e.pool, opts, func(ctx context.Context, tasks []db.Task) []error {
+			s.exec("select lock.set_status('a', 'failed', delay => '1 hour')")
+			<-ctx.Done()
+			cause <- context.Cause(ctx)
+			return []error{errors.New("stopped"), nil}
+		})
+		if err := <-cause; !errors.Is(err, locks.ErrTaskLost) {
+			t.Errorf("the cause is %v", err)
+		}
+		var failed *locks.TaskError
+		if err := <-told; !errors.Is(err, locks.ErrTaskLost) || !errors.As(err, &failed) || failed.Task.ID != "a" {
+			t.Errorf("told of %v", err)
+		}
+		eventually(t, "the other one is done", func() bool {
+			var done bool
+			must(t, e.admin.QueryRow(ctx, "select exists (select from lock.task where id = 'b' and status = 'done')").Scan(&done))
+			return done
+		})
+		answers(s, "failed:1:1", status)
+	})
+	t.Run("ends the work before the attempt can be lost, when extending fails", func(t *testing.T) {
+		t.Parallel()
+		e, s := start(t)
+		early := make(chan bool, 1)
+		opts := &locks.TaskOptions{Extend: true, Poll: time.Hour, OnError: func(context.Context, error) {}}
+		taskLoopEach(t, e.pool, opts, func(ctx context.Context, task db.Task) error {
+			s.exec("begin")
+			s.exec("select from lock.task where id = 'a' for no key update")
+			<-ctx.Done()
+			early <- get[bool](s, "select deadline > clock_timestamp() from lock.get_task('a')") && errors.Is(context.Cause(ctx), locks.ErrTaskLost)
+			s.exec("rollback")
+			return ctx.Err()
+		})
+		if !<-early {
+			t.Error("the context ended after the attempt could be lost, or with another cause")
+		}
+	})
+}
+
+// What is swallowed silently is never answered, and nothing says so.
+func TestTaskBlackHole(t *testing.T) {
+	t.Parallel()
+	start := func(t *testing.T) (e *env, b *blackHole, pool *pgxpool.Pool, queries *queryLog) {
+		e = open(t, advisory)
+		b = newBlackHole(t, e.url)
+		pool, queries = openLogged(t, b.address, 4)
+		return e, b, pool, queries
+	}
+	done := func(t *testing.T, e *env, id string) {
+		t.Helper()
+		eventually(t, id+" is done", func() bool {
+			var done bool
+			must(t, e.admin.QueryRow(ctx, "select exists (select from lock.task where id = $1 and status = 'done')", id).Scan(&done))
+			return done
+		})
+	}
+	t.Run("what was done is settled on another connection", func(t *testing.T) {
+		t.Parallel()
+		e, b, pool, _ := start(t)
+		e.session(t).exec("select lock.create_tasks('{a,b}')")
+		told := make(chan error, 100)
+		opts := &locks.TaskOptions{Concurrency: 1, CallTimeout: time.Second, Poll: time.Hour, OnError: func(_ context.Context, err error) { told <- err }}
+		taskLoopEach(t, pool, opts, func(_ context.Context, task db.Task) error {
+			if task.ID == "a" {
+				b.swallow(false)
+			}
+			return nil
+		})
+		done(t, e, "a")
+		done(t, e, "b")
+		if err := <-told; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("told of %v", err)
+		}
+	})
+	t.Run("an idle worker listens on another connection", func(t *testing.T) {
+		t.Parallel()
+		e, b, pool, queries := start(t)
+		taskLoopEach(t, pool, &locks.TaskOptions{Poll: 2 * time.Second, CallTimeout: time.Second, OnError: func(context.Context, error) {}},
+			func(context.Context, db.Task) error { return nil })
+		eventually(t, "it idles", func() bool { return wakeIdlers(t, e, "default") == 1 })
+		b.swallow(false)
+		eventually(t, "there is another listener", func() bool {
+			queries.mu.Lock()
+			defer queries.mu.Unlock()
+			return len(queries.listeners) > 1
+		})
+		e.session(t).exec("select lock.create_task('a')")
+		done(t, e, "a")
+	})
+	t.Run("the end of a worker does not wait for an answer", func(t *testing.T) {
+		t.Parallel()
+		e, b, pool, _ := start(t)
+		e.session(t).exec("select lock.create_task('a')")
+		working := make(chan struct{})
+		stop := taskLoopEach(t, pool, &locks.TaskOptions{Grace: time.Second, Poll: time.Hour, OnError: func(context.Context, error) {}},
+			func(ctx context.Context, _ db.Task) error {
+				b.swallow(true)
+				close(working)
+				_, err := pool.Exec(ctx, "select 1")
+				return err
+			})
+		<-working
+		stop()
 	})
 }
 
@@ -437,7 +738,7 @@ func TestTaskOldSnapshot(t *testing.T) {
 		inner, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		n, found := 0, false
-		err := locks.WorkTasks(inner, pool, "default", &locks.TaskOptions{Max: 1}, func(_ context.Context, tasks []db.Task) []error {
+		err := locks.WorkTaskBatches(inner, pool, "", func(_ context.Context, tasks []db.Task) []error {
 			n++
 			s.exec("select lock.create_task($1)", fmt.Sprint("task ", n))
 			if done(tasks[0]) {
@@ -445,13 +746,13 @@ func TestTaskOldSnapshot(t *testing.T) {
 				cancel()
 			}
 			return nil
-		})
+		}, &locks.TaskOptions{BatchSize: 1})
 		if !errors.Is(err, context.Canceled) || !found {
 			t.Errorf("WorkTasks: %v; found: %v", err, found)
 		}
 		for _, query := range queries.queries {
 			if strings.HasPrefix(query.sql, "-- name: SettleAndCapture ") {
-				if query.args[len(query.args)-1].(*time.Time) == nil {
+				if query.args[9].(*time.Time) == nil {
 					beginning++
 				} else {
 					marked++

@@ -912,58 +912,6 @@ func TestWakeWatch(t *testing.T) {
 			t.Errorf("it listed itself only %d times", n)
 		}
 	})
-	t.Run("takes workers off the list while the pool is used up", func(t *testing.T) {
-		t.Parallel()
-		e, owner := wakeEnv(t)
-		pool := openPool(t, e.url, 1)
-		complaint := make(chan error, 100)
-		opts := wake.Options{Poll: time.Hour, OnError: func(err error) { complaint <- err }}
-		holding, hold := make(chan struct{}, 1), make(chan struct{})
-		release := sync.OnceFunc(func() { close(hold) })
-		t.Cleanup(release)
-		inner, cancel := context.WithCancel(ctx)
-		t.Cleanup(cancel)
-		ended := make(chan error, 1)
-		go func() {
-			ended <- wake.Watch(inner, pool, wake.Tasks, "long", opts, func(ctx context.Context) (found bool, due time.Duration, err error) {
-				err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-					tag, err := tx.Exec(ctx, "delete from job where queue_id = 'long'")
-					if found = tag.RowsAffected() > 0; found {
-						wake.Found(ctx)
-						holding <- struct{}{}
-						<-hold
-					}
-					return err
-				})
-				return found, 0, err
-			})
-		}()
-		stop := wakeWorker(t, pool, "idle", opts, func(int64) {})
-		for _, queue := range []string{"long", "idle"} {
-			eventually(t, "the worker idles", func() bool { return wakeIdlers(t, e, queue) == 1 })
-		}
-		_, err := owner.Exec(ctx, "select produce('long')")
-		must(t, err)
-		eventually(t, "the long work begins", func() bool { return len(holding) == 1 })
-		eventually(t, "the busy worker is taken off the list", func() bool { return wakeIdlers(t, e, "long") == 0 })
-		stop()
-		if n := wakeIdlers(t, e, "idle"); n != 0 {
-			t.Error("the ended worker is still listed")
-		}
-		release()
-		cancel()
-		select {
-		case err := <-ended:
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("Watch: %v", err)
-			}
-		case <-time.After(patience):
-			t.Fatal("Watch does not end with its context")
-		}
-		if len(complaint) > 0 {
-			t.Errorf("complaint: %v", <-complaint)
-		}
-	})
 	t.Run("ends with an error that no pause mends", func(t *testing.T) {
 		t.Parallel()
 		e, _ := wakeEnv(t)

@@ -163,12 +163,10 @@ func TestWorkers(t *testing.T) {
 		var group sync.WaitGroup
 		for n := range 2 {
 			group.Go(func() {
-				locks.WorkTasks(working, e.pool, "default", &locks.TaskOptions{Poll: time.Hour, Max: 5}, func(_ context.Context, tasks []db.Task) []error {
-					for _, task := range tasks {
-						l.note(fmt.Sprint("go ", n), fmt.Sprint(task.ID, " ", task.Attempt))
-					}
+				locks.WorkTasks(working, e.pool, "default", func(_ context.Context, task db.Task) error {
+					l.note(fmt.Sprint("go ", n), fmt.Sprint(task.ID, " ", task.Attempt))
 					return nil
-				})
+				}, &locks.TaskOptions{Poll: time.Hour, Concurrency: 5})
 			})
 		}
 		s := e.session(t)

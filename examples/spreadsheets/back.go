@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,7 +21,7 @@ type back struct {
 
 // work works until ctx ends, and finishes what it is at then.
 func (b *back) work(ctx context.Context, pool *pgxpool.Pool, poll time.Duration) error {
-	err := locks.Work(ctx, pool, queue, b.handle, locks.WorkPoll(poll), locks.WorkOnError(func(err error) { log.Print(err) }))
+	err := locks.WorkRequests(ctx, pool, queue, b.handle, &locks.RequestOptions{Poll: poll})
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}

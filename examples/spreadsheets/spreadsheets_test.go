@@ -110,7 +110,7 @@ func workBroken(spoil func(handler) handler, files string) {
 	defer stop()
 	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
 	if err == nil {
-		err = locks.Work(ctx, pool, queue, spoil((&back{files: files}).handle), locks.WorkPoll(time.Second))
+		err = locks.WorkRequests(ctx, pool, queue, spoil((&back{files: files}).handle), &locks.RequestOptions{Poll: time.Second})
 	}
 	if !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, err)
@@ -510,18 +510,20 @@ func (s *tester) work(handle handler) (stop func()) {
 	must(s.t, err)
 	inner, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- locks.Work(inner, pool, queue, handle, locks.WorkPoll(time.Second)) }()
+	go func() {
+		ended <- locks.WorkRequests(inner, pool, queue, handle, &locks.RequestOptions{Poll: time.Second})
+	}()
 	return func() {
 		s.t.Helper()
 		cancel()
 		select {
 		case err := <-ended:
 			if !errors.Is(err, context.Canceled) {
-				s.t.Errorf("Work: %v", err)
+				s.t.Errorf("WorkRequests: %v", err)
 			}
 			pool.Close()
 		case <-time.After(patience):
-			s.t.Error("Work does not end with its context")
+			s.t.Error("WorkRequests does not end with its context")
 		}
 	}
 }

@@ -42,10 +42,10 @@ func work(ctx context.Context, pool *pgxpool.Pool, workers int, handle func([]db
 	failures := make([]error, workers)
 	for n := range workers {
 		wg.Go(func() {
-			err := locks.Work(ctx, pool, "default", func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
+			err := locks.WorkRequests(ctx, pool, "default", func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
 				handle(batch)
 				return nil
-			})
+			}, nil)
 			if ctx.Err() == nil {
 				failures[n] = err
 			}

@@ -71,7 +71,7 @@ func lockPair(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size in
 	return q.Capture(ctx, db.CaptureParams{Max: size, QueueID: "default", Statuses: []string{"new", "failed"}})
 }
 
-// lockSteady hands over how far it has come, as locks.WorkTasks does.
+// lockSteady hands over how far it has come, as locks.WorkTaskBatches does.
 func lockSteady(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size int32) ([]db.Task, error) {
 	ids, attempts, results, delays := taskIDs(settle)
 	next := db.SettleAndCaptureParams{
@@ -137,7 +137,7 @@ func drain(size int32, pair taskPair, from, to float64) func(ctx context.Context
 
 // taskWorker receives the tasks that are created.
 func taskWorker(ctx context.Context, pool *pgxpool.Pool, started func()) error {
-	return locks.WorkTasks(ctx, pool, "default", nil, func(context.Context, []db.Task) []error { started(); return nil })
+	return locks.WorkTasks(ctx, pool, "default", func(context.Context, db.Task) error { started(); return nil }, nil)
 }
 
 // notified receives notifications with nothing but LISTEN.

@@ -123,7 +123,7 @@ func showRequests(ctx context.Context, d *demo) error {
 	}
 	d.say("a user clicks 50 times")
 	return d.work(ctx, 1, func(batch []db.Request) error {
-		say(d.started, "Work", "calls the handler once, with %d requests for %s", len(batch), batch[0].EntityID)
+		say(d.started, "worker", "calls the handler once, with %d requests for %s", len(batch), batch[0].EntityID)
 		if len(batch) != 50 {
 			return fmt.Errorf("a batch of %d", len(batch))
 		}
@@ -152,7 +152,7 @@ func showChanges(ctx context.Context, d *demo) error {
 	counts := map[string]int{"Ada": 4, "Bob": 2}
 	return d.work(ctx, len(counts), func(batch []db.Request) error {
 		customer := batch[0].EntityID
-		say(d.started, "Work", "gets %d changes of %s's orders, the last: %s", len(batch), customer, batch[len(batch)-1].Payload)
+		say(d.started, "worker", "gets %d changes of %s's orders, the last: %s", len(batch), customer, batch[len(batch)-1].Payload)
 		if len(batch) != counts[customer] {
 			return fmt.Errorf("%d changes of %s, and %d were made", len(batch), customer, counts[customer])
 		}
@@ -160,7 +160,7 @@ func showChanges(ctx context.Context, d *demo) error {
 	})
 }
 
-// work runs locks.Work on the queue of this run until it has handled so many batches.
+// work runs locks.WorkRequests on the queue of this run until it has handled so many batches.
 func (d *demo) work(ctx context.Context, batches int, handle func(batch []db.Request) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -176,14 +176,14 @@ func (d *demo) work(ctx context.Context, batches int, handle func(batch []db.Req
 	defer pool.Close()
 	defer d.conn.Exec(context.WithoutCancel(ctx), "delete from lock.idle_worker where queue_id = $1", d.schema)
 	var failed error
-	err = locks.Work(ctx, pool, d.schema, func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
+	err = locks.WorkRequests(ctx, pool, d.schema, func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
 		err := handle(batch)
 		failed = errors.Join(failed, err)
 		if batches--; batches == 0 || failed != nil {
 			cancel()
 		}
 		return err
-	})
+	}, nil)
 	if failed == nil && !errors.Is(err, context.Canceled) {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks"
@@ -17,7 +18,7 @@ import (
 
 func init() {
 	sections = append(sections, section{
-		kind: "task", title: "four processes share 200 tasks; one is killed at work, and another takes its tasks over",
+		kind: "task", title: "four processes share 200 tasks; one is killed at work, one is told to stop, and a task fails until it is given up",
 		show: showTasks, process: workTasks,
 	})
 }
@@ -25,6 +26,7 @@ func init() {
 const (
 	taskCount   = 200
 	taskTimeout = "1 second"
+	poisonTries = 4
 )
 
 // showTasks lets the workers write what they did into a ledger, and judges by it: no attempt of a task twice, every task done.
@@ -61,7 +63,22 @@ func showTasks(ctx context.Context, d *demo) error {
 		return err
 	}
 	d.say("kills worker 1")
+	if err := processes[1].Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	d.say("tells worker 2 to stop")
+	processes[1].Wait()
+	var left int
+	if err := d.conn.QueryRow(ctx, "select count(*) from lock.task where queue_id = $1 and owner = 'worker 2' and status = 'in_progress'", d.schema).Scan(&left); err != nil {
+		return err
+	}
+	if left > 0 {
+		return fmt.Errorf("worker 2 left %d tasks in progress", left)
+	}
 	if err := d.untilTasks(ctx, taskCount); err != nil {
+		return err
+	}
+	if err := d.showPoison(ctx); err != nil {
 		return err
 	}
 	var twice, retried int
@@ -92,24 +109,60 @@ func showTasks(ctx context.Context, d *demo) error {
 	return nil
 }
 
-// untilTasks waits until so many tasks are done.
-func (d *demo) untilTasks(ctx context.Context, count int) error {
+// showPoison shows a task that fails whenever it is tried.
+func (d *demo) showPoison(ctx context.Context) error {
+	if _, err := d.conn.Exec(ctx, "select lock.create_task('poison', $1)", d.schema); err != nil {
+		return err
+	}
+	d.say("creates a task that always fails, and has no limit of its own")
+	var tries int
+	var message string
+	err := until(ctx, func() (bool, error) {
+		err := d.conn.QueryRow(ctx, "select tries, message from lock.dead_letter where queue_id = $1 and id = 'poison'", d.schema).Scan(&tries, &message)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return false, nil
+		}
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("the poison is no dead letter: %w", err)
+	}
+	d.say("it is a dead letter after %d tries: %q", tries, message)
+	if tries != poisonTries {
+		return fmt.Errorf("%d tries", tries)
+	}
+	return nil
+}
+
+// until waits until a condition holds.
+func until(ctx context.Context, condition func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		var done int
-		err := d.conn.QueryRow(ctx, "select count(*) from lock.task where queue_id = $1 and status = 'done'", d.schema).Scan(&done)
-		if err != nil || done >= count {
+		if holds, err := condition(); err != nil || holds {
 			return err
 		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d tasks are done", done, count)
+			return ctx.Err()
 		}
 	}
+}
+
+// untilTasks waits until so many tasks are done.
+func (d *demo) untilTasks(ctx context.Context, count int) error {
+	var done int
+	err := until(ctx, func() (bool, error) {
+		err := d.conn.QueryRow(ctx, "select count(*) from lock.task where queue_id = $1 and status = 'done'", d.schema).Scan(&done)
+		return done >= count, err
+	})
+	if err != nil {
+		return fmt.Errorf("%d of %d tasks are done: %w", done, count, err)
+	}
+	return nil
 }
 
 func workTasks(ctx context.Context, p *process) error {
@@ -123,22 +176,28 @@ func workTasks(ctx context.Context, p *process) error {
 		return err
 	}
 	defer pool.Close()
-	options := &locks.TaskOptions{Owner: p.Name, Max: 5, Poll: time.Second}
-	err = locks.WorkTasks(ctx, pool, p.Schema, options, func(ctx context.Context, tasks []db.Task) []error {
-		results := make([]error, len(tasks))
-		for i, task := range tasks {
-			if task.Attempt > 1 {
-				p.say("takes over %s, attempt %d", task.ID, task.Attempt)
+	options := &locks.TaskOptions{
+		Owner: p.Name, Concurrency: 5, Poll: time.Second, ShortestPause: 100 * time.Millisecond, MaxTries: poisonTries,
+		OnError: func(_ context.Context, err error) {
+			var failed *locks.TaskError
+			if errors.As(err, &failed) {
+				p.say("try %d of %s fails: %v", failed.Task.Tries, failed.Task.ID, failed.Err)
 			}
-			_, results[i] = pool.Exec(ctx, in(p.Schema, "insert into demo.work values ($1, $2, $3)"), task.ID, task.Attempt, p.Name)
+		},
+	}
+	err = locks.WorkTasks(ctx, pool, p.Schema, func(ctx context.Context, task db.Task) error {
+		if task.ID == "poison" {
+			return errors.New("no antidote")
 		}
-		select { // the work
-		case <-time.After(time.Duration(20+rand.IntN(40)) * time.Millisecond):
-		case <-ctx.Done():
+		if task.Attempt > 1 {
+			p.say("takes over %s, attempt %d", task.ID, task.Attempt)
 		}
-		return results
-	})
+		_, err := pool.Exec(ctx, in(p.Schema, "insert into demo.work values ($1, $2, $3)"), task.ID, task.Attempt, p.Name)
+		time.Sleep(time.Duration(20+rand.IntN(40)) * time.Millisecond) // the work
+		return err
+	}, options)
 	if errors.Is(err, context.Canceled) {
+		p.say("has stopped, and finished what it was at")
 		return nil
 	}
 	return err

@@ -1,0 +1,139 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+)
+
+// RetryAfter makes the error of a handler of WorkTasks, WorkTaskBatches or WorkRequests a wish to try again, by any worker, no
+// earlier than delay from now (at least a millisecond). errors.Is and errors.As reach err. Nil stays nil.
+func RetryAfter(delay time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &retryError{err: err, delay: max(delay, time.Millisecond)}
+}
+
+type retryError struct {
+	err   error
+	delay time.Duration
+}
+
+func (e *retryError) Error() string { return fmt.Sprintf("retry in %v: %v", e.delay, e.err) }
+func (e *retryError) Unwrap() error { return e.err }
+
+// Permanent makes the error of a handler one that no other try can mend: a task becomes a dead letter at once, a request ends in
+// error at once, whatever RetryAfter says. errors.Is and errors.As reach err. Nil stays nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// wishes is what a handler's error asks for.
+func wishes(err error) (again bool, delay time.Duration, never bool) {
+	var permanent *permanentError
+	if errors.As(err, &permanent) {
+		return false, 0, true
+	}
+	var retry *retryError
+	if errors.As(err, &retry) {
+		return true, retry.delay, false
+	}
+	return false, 0, false
+}
+
+// A PanicError is the error of a handler that panicked. It does not unwrap to Value, which must not look like a wish to try again.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+// Error is the panic's value without the stack.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+var errGoexit = errors.New("the handler ended its goroutine")
+
+// protect calls a handler, and then after with its error, which a panic is, too, and errGoexit when the goroutine is ending.
+func protect(handle func() error, after func(error)) {
+	err := errGoexit
+	defer func() {
+		if value := recover(); value != nil {
+			err = &PanicError{value, debug.Stack()}
+		}
+		after(err)
+	}()
+	err = handle()
+}
+
+// message is an error's text as the database takes it, and keeps the beginning of.
+func message(err error) string {
+	text := err.Error()
+	text = text[:min(len(text), 16000)]
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
+}
+
+// warn is the default of OnError.
+func warn(ctx context.Context, err error) {
+	var panicked *PanicError
+	if errors.As(err, &panicked) {
+		slog.WarnContext(ctx, err.Error(), "stack", string(panicked.Stack))
+	} else {
+		slog.WarnContext(ctx, err.Error())
+	}
+}
+
+// A graceful end of a loop: when the loop's context ends, what is running goes on for a while.
+type graceful struct {
+	handlers context.Context // ends after nine tenths of the grace period
+	calls    context.Context // ends with the grace period, at least a second later: so long what handlers did can be settled
+	begin    func()          // begins the grace period, if it has not begun
+	end      func()          // ends everything
+}
+
+const (
+	defaultGrace       = 10 * time.Second
+	defaultCallTimeout = 10 * time.Second
+	shortestCall       = time.Second // of those that settle at the end
+)
+
+func newGraceful(ctx context.Context, period time.Duration) *graceful {
+	handlers, endHandlers := context.WithCancel(context.WithoutCancel(ctx))
+	calls, endCalls := context.WithCancel(context.WithoutCancel(ctx))
+	var timers [2]*time.Timer
+	begin := sync.OnceFunc(func() {
+		most := period - period/10
+		timers[0] = time.AfterFunc(most, endHandlers)
+		timers[1] = time.AfterFunc(max(period, most+shortestCall), endCalls)
+	})
+	stop := context.AfterFunc(ctx, begin)
+	return &graceful{handlers: handlers, calls: calls, begin: begin, end: func() {
+		stop()
+		begin()
+		for _, timer := range timers {
+			timer.Stop()
+		}
+		endHandlers()
+		endCalls()
+	}}
+}
+
+// call bounds one call of a loop. Who comes when the time is up has one short call.
+func (g *graceful) call(timeout time.Duration) (context.Context, context.CancelFunc) {
+	if g.calls.Err() != nil {
+		return context.WithTimeout(context.WithoutCancel(g.calls), shortestCall)
+	}
+	return context.WithTimeout(g.calls, timeout)
+}

@@ -1,0 +1,242 @@
+// Package wake runs the loops of workers: look for work, and sleep without a query until a producer notifies.
+//
+// The rules are in SQL: see lock_internal.wake and lock.start_idling.
+package wake
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks/db"
+)
+
+// Options tune Watch. The zero value is good.
+type Options struct {
+	// Poll is the longest sleep of an idle worker that is notified. Default: 30 s.
+	Poll time.Duration
+	// Blind is the longest sleep where notifications do not arrive. Default: 1 s, and never more than Poll.
+	Blind time.Duration
+	// Linger is for how long a worker that found work looks again after short pauses, each as long as the work is ago, before it
+	// lists itself as idle: so that a steady load sends no notifications. Default: 10 ms.
+	Linger time.Duration
+	// CallTimeout bounds every call that Watch makes by itself. Default: 10 s.
+	CallTimeout time.Duration
+	// Stir ends a sleep as a notification does. Default: nothing else does.
+	Stir <-chan struct{}
+	// OnError is told of trouble that the loop survives, at first and then after growing pauses. Default: nobody is.
+	OnError func(error)
+}
+
+// Look looks for work and does it. It returns whether there was any, and, when there was none, after how long there will be
+// some without anybody's notification (0: unknown). An error that is Transient makes Watch look again after a pause; any
+// other ends it. When it takes long it must bound its own calls.
+type Look func(ctx context.Context) (found bool, due time.Duration, err error)
+
+const (
+	shortestPause = time.Millisecond
+	shortestBreak = 2 * time.Millisecond
+	longestPause  = time.Second
+	callTimeout   = 10 * time.Second
+	answering     = 5 * time.Second // of a connection that lives
+	giveUp        = time.Second     // of clearing up after ctx has ended
+)
+
+// Watch calls look again and again while it finds work, sleeps otherwise until a producer of the queue notifies, and returns
+// ctx's error when ctx ends, or the first error of look that is not Transient.
+//
+// No change that was made before, or is notified by lock_internal.wake, waits longer than it takes to call look, and after work no
+// longer than opts.Linger beside that; where notifications do not arrive it waits at most opts.Blind.
+//
+// A worker that is listed as idle, and finds work, is taken off the list after that look.
+func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opts Options, look Look) error {
+	if opts.Poll <= 0 {
+		opts.Poll = longestPoll
+	}
+	if opts.Blind <= 0 {
+		opts.Blind = time.Second
+	}
+	opts.Blind = min(opts.Blind, opts.Poll)
+	if opts.Linger <= 0 {
+		opts.Linger = 10 * time.Millisecond
+	}
+	if opts.CallTimeout <= 0 {
+		opts.CallTimeout = callTimeout
+	}
+	if opts.OnError == nil {
+		opts.OnError = func(error) {}
+	}
+	l := attach(pool, opts.Poll)
+	defer l.detach()
+	w := &worker{pool: pool, q: db.New(pool), channel: channel, queueID: queueID, name: rand.Text(), opts: opts, look: look}
+	w.trouble.tell = opts.OnError
+	w.listener, w.wakes = l, l.subscribe(channel+" "+queueID)
+	defer l.unsubscribe(channel+" "+queueID, w.wakes)
+	select {
+	case <-l.tried:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return w.run(ctx)
+}
+
+type worker struct {
+	pool             *pgxpool.Pool
+	q                *db.Queries
+	listener         *listener
+	wakes            chan struct{}
+	channel, queueID string
+	name             string
+	opts             Options
+	look             Look
+	trouble          complaint
+
+	listed   int           // the listener's epoch when this worker was listed as idle; 0: it is not listed
+	listedAt time.Time     // when that was
+	line     bool          // the list may hold a line of this worker, asked for or not: a call may fail after its commit
+	open     []int64       // transactions that may have missed the line
+	pause    time.Duration // between two questions about them
+}
+
+func (w *worker) run(ctx context.Context) error {
+	defer w.unlist(ctx)
+	pause, worked := shortestPause, time.Time{}
+	for {
+		// A notification from here on leads to another look; one from before is answered by this look.
+		for _, wakes := range []<-chan struct{}{w.wakes, w.opts.Stir} {
+			select {
+			case <-wakes:
+			default:
+			}
+		}
+		epoch := w.listener.epoch()
+		found, due, err := w.look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+		case found:
+			w.unlist(ctx)
+			worked = time.Now()
+			pause = shortestPause
+			w.trouble.over()
+			continue
+		case epoch != 0 && w.listed != epoch && time.Since(worked) < w.opts.Linger:
+			if _, err := w.sleep(ctx, max(time.Since(worked), shortestBreak)); err != nil {
+				return err
+			}
+			continue
+		case epoch != 0 && (w.listed != epoch || time.Since(w.listedAt) >= w.opts.Poll):
+			if err = w.list(ctx, epoch); err == nil {
+				continue
+			}
+		default:
+			pause = shortestPause
+			w.trouble.over()
+			if err := w.idle(ctx, epoch, due); err != nil {
+				return err
+			}
+			continue
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !Transient(err) {
+			return err
+		}
+		if errors.Is(err, context.DeadlineExceeded) && w.pool.Stat().IdleConns() > 0 {
+			w.pool.Reset() // The network may be gone, and then what is idle in the pool is no better.
+		}
+		w.trouble.about(err)
+		if err := Sleep(ctx, pause); err != nil {
+			return err
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// list makes producers notify this worker. The caller looks for work once more afterwards.
+func (w *worker) list(ctx context.Context, epoch int) error {
+	ctx, cancel := context.WithTimeout(ctx, w.opts.CallTimeout)
+	defer cancel()
+	w.listed, w.listedAt, w.line = 0, time.Now(), true
+	err := w.q.StartIdling(ctx, db.StartIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name, Lasting: 2*w.opts.Poll + longestPause})
+	if err != nil {
+		return fmt.Errorf("lock.start_idling: %w", err)
+	}
+	w.open, err = w.q.OpenTransactions(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("lock.open_transactions: %w", err)
+	}
+	w.listed, w.pause = epoch, shortestPause
+	return nil
+}
+
+// unlist takes the worker off the list. It is tried once: a line that stays stops counting by itself.
+func (w *worker) unlist(ctx context.Context) {
+	if !w.line {
+		return
+	}
+	w.listed, w.line, w.open = 0, false, nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUp)
+	defer cancel()
+	w.q.StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name})
+}
+
+// idle sleeps until there may be something to do.
+func (w *worker) idle(ctx context.Context, epoch int, due time.Duration) error {
+	longest := w.opts.Blind
+	if epoch != 0 {
+		longest = w.opts.Poll - time.Since(w.listedAt)
+	}
+	if due > 0 {
+		longest = min(longest, due)
+	}
+	end := time.Now().Add(longest)
+	for {
+		left := time.Until(end)
+		if len(w.open) > 0 {
+			left = min(left, w.pause)
+		}
+		woken, err := w.sleep(ctx, left)
+		if err != nil || woken || len(w.open) == 0 {
+			return err
+		}
+		calling, cancel := context.WithTimeout(ctx, w.opts.CallTimeout)
+		still, err := w.q.OpenTransactions(calling, w.open)
+		cancel()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			w.trouble.about(fmt.Errorf("lock.open_transactions: %w", err))
+			w.listed = 0
+			return nil
+		}
+		gone := len(still) < len(w.open)
+		w.open, w.pause = still, min(2*w.pause, longestPause)
+		if gone || time.Until(end) <= 0 {
+			return nil
+		}
+	}
+}
+
+// sleep pauses, and says whether something else ended it.
+func (w *worker) sleep(ctx context.Context, pause time.Duration) (woken bool, err error) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-w.wakes:
+		return true, nil
+	case <-w.opts.Stir:
+		return true, nil
+	case <-timer.C:
+		return false, nil
+	}
+}
