@@ -10,7 +10,7 @@ import (
 )
 
 const activity = `-- name: Activity :many
-select kind, name, mode, granted, owner, pid, since, until, details from lock.activity order by kind, name
+select kind, name, key, mode, granted, owner, pid, since, until, blocked_by, details from lock.activity order by kind, name
 `
 
 // Activity lists everything that is held or waited for now. For operators: it reads whole tables.
@@ -26,13 +26,59 @@ func (q *Queries) Activity(ctx context.Context) ([]Activity, error) {
 		if err := rows.Scan(
 			&i.Kind,
 			&i.Name,
+			&i.Key,
 			&i.Mode,
 			&i.Granted,
 			&i.Owner,
 			&i.Pid,
 			&i.Since,
 			&i.Until,
+			&i.BlockedBy,
 			&i.Details,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const blocked = `-- name: Blocked :many
+select kind, key, name, mode, pid, owner, application, since, query, blocked_by, held_by, root_pid, root_owner, root_application, root_state, root_since, root_query from lock.blocked order by since, pid
+`
+
+// Blocked lists every session that waits for a key, or for a row of another kind, with who holds it and the session at the root of
+// the chain. For operators: it asks the lock manager once for each waiting session.
+func (q *Queries) Blocked(ctx context.Context) ([]Blocked, error) {
+	rows, err := q.db.Query(ctx, blocked)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Blocked
+	for rows.Next() {
+		var i Blocked
+		if err := rows.Scan(
+			&i.Kind,
+			&i.Key,
+			&i.Name,
+			&i.Mode,
+			&i.Pid,
+			&i.Owner,
+			&i.Application,
+			&i.Since,
+			&i.Query,
+			&i.BlockedBy,
+			&i.HeldBy,
+			&i.RootPid,
+			&i.RootOwner,
+			&i.RootApplication,
+			&i.RootState,
+			&i.RootSince,
+			&i.RootQuery,
 		); err != nil {
 			return nil, err
 		}
@@ -126,10 +172,10 @@ func (q *Queries) HelpFunction(ctx context.Context, function string) ([]string, 
 }
 
 const queueDepth = `-- name: QueueDepth :many
-select kind, queue_id, status, count, oldest from lock.queue_depth order by kind, queue_id, status
+select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason from lock.queue_depth order by kind, queue_id
 `
 
-// QueueDepth counts what is waiting to be done, per kind, queue and status. For dashboards: it counts row by row.
+// QueueDepth counts what is waiting to be done, a row per kind and queue. For dashboards: it counts row by row.
 func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 	rows, err := q.db.Query(ctx, queueDepth)
 	if err != nil {
@@ -142,9 +188,93 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 		if err := rows.Scan(
 			&i.Kind,
 			&i.QueueID,
-			&i.Status,
-			&i.Count,
-			&i.Oldest,
+			&i.Ready,
+			&i.Delayed,
+			&i.Running,
+			&i.Overdue,
+			&i.Dead,
+			&i.OldestReady,
+			&i.PausedSince,
+			&i.PausedReason,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const who = `-- name: Who :many
+select key, name, mode, granted, pid, owner, application, since, blocked_by, state, transaction_since, query, hint from lock.who(key => $1::bigint)
+`
+
+// Who lists the sessions that hold a key or wait for it, holders first; a row with a Hint and no session says that the name which
+// looks like the number is in use.
+func (q *Queries) Who(ctx context.Context, key int64) ([]KeySession, error) {
+	rows, err := q.db.Query(ctx, who, key)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []KeySession
+	for rows.Next() {
+		var i KeySession
+		if err := rows.Scan(
+			&i.Key,
+			&i.Name,
+			&i.Mode,
+			&i.Granted,
+			&i.Pid,
+			&i.Owner,
+			&i.Application,
+			&i.Since,
+			&i.BlockedBy,
+			&i.State,
+			&i.TransactionSince,
+			&i.Query,
+			&i.Hint,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const whoName = `-- name: WhoName :many
+select key, name, mode, granted, pid, owner, application, since, blocked_by, state, transaction_since, query, hint from lock.who(name => $1::text)
+`
+
+// WhoName is Who for a name; its hint is about the number that looks like the name. 22023 when the name is empty or too long.
+func (q *Queries) WhoName(ctx context.Context, name string) ([]KeySession, error) {
+	rows, err := q.db.Query(ctx, whoName, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []KeySession
+	for rows.Next() {
+		var i KeySession
+		if err := rows.Scan(
+			&i.Key,
+			&i.Name,
+			&i.Mode,
+			&i.Granted,
+			&i.Pid,
+			&i.Owner,
+			&i.Application,
+			&i.Since,
+			&i.BlockedBy,
+			&i.State,
+			&i.TransactionSince,
+			&i.Query,
+			&i.Hint,
 		); err != nil {
 			return nil, err
 		}

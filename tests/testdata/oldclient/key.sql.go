@@ -27,8 +27,9 @@ const exclusive = `-- name: Exclusive :exec
 select lock.exclusive(key => $1::bigint)
 `
 
-// Exclusive takes a key for this transaction alone, until it ends; waits for every other holder. Call it on a pgx.Tx: on a
-// pool it holds only for its own statement. Errors keep their SQLSTATE (*pgconn.PgError): 22004, 25006, 40P01, 55P03, 57014.
+// Exclusive, for a transaction (db.New(tx)), takes a key alone until that ends, and waits for every other holder. On a pool it
+// holds nothing: there the statement is the whole transaction. Errors keep their SQLSTATE (*pgconn.PgError): 22004, 25006, 40P01,
+// 55P03, 57014.
 func (q *Queries) Exclusive(ctx context.Context, key int64) error {
 	_, err := q.db.Exec(ctx, exclusive, key)
 	return err
@@ -38,7 +39,8 @@ const exclusiveAll = `-- name: ExclusiveAll :exec
 select lock.exclusive_all(names => $1::text[])
 `
 
-// ExclusiveAll takes several names exclusively in one global order: its callers cannot deadlock with each other.
+// ExclusiveAll, for a transaction (db.New(tx)), takes several names exclusively in one global order: its callers cannot deadlock
+// with each other. On a pool it holds nothing.
 func (q *Queries) ExclusiveAll(ctx context.Context, names []string) error {
 	_, err := q.db.Exec(ctx, exclusiveAll, names)
 	return err
@@ -48,7 +50,7 @@ const exclusiveName = `-- name: ExclusiveName :exec
 select lock.exclusive(name => $1::text)
 `
 
-// ExclusiveName is Exclusive for a name; 22023 when it is empty or longer than 1024 bytes.
+// ExclusiveName is Exclusive, for a transaction, by name; 22023 when that is empty or longer than 1024 bytes.
 func (q *Queries) ExclusiveName(ctx context.Context, name string) error {
 	_, err := q.db.Exec(ctx, exclusiveName, name)
 	return err
@@ -70,7 +72,8 @@ const shared = `-- name: Shared :exec
 select lock.shared(key => $1::bigint)
 `
 
-// Shared takes a key together with other sharers, until the transaction ends; waits for an exclusive holder.
+// Shared, for a transaction (db.New(tx)), takes a key together with other sharers until that ends, and waits for an exclusive
+// holder. On a pool it holds nothing.
 func (q *Queries) Shared(ctx context.Context, key int64) error {
 	_, err := q.db.Exec(ctx, shared, key)
 	return err
@@ -80,10 +83,43 @@ const sharedName = `-- name: SharedName :exec
 select lock.shared(name => $1::text)
 `
 
-// SharedName is Shared for a name; 22023 when it is empty or longer than 1024 bytes.
+// SharedName is Shared, for a transaction, by name; 22023 when that is empty or longer than 1024 bytes.
 func (q *Queries) SharedName(ctx context.Context, name string) error {
 	_, err := q.db.Exec(ctx, sharedName, name)
 	return err
+}
+
+const tryAll = `-- name: TryAll :one
+select lock.try_all(
+    exclusive_names => coalesce($1::text[], '{}'),
+    exclusive_keys => coalesce($2::bigint[], '{}'),
+    shared_names => coalesce($3::text[], '{}'),
+    shared_keys => coalesce($4::bigint[], '{}'),
+    wait => $5::interval
+) as locked
+`
+
+type TryAllParams struct {
+	ExclusiveNames []string
+	ExclusiveKeys  []int64
+	SharedNames    []string
+	SharedKeys     []int64
+	Wait           time.Duration
+}
+
+// TryAll, for a transaction (db.New(tx)), takes a set of keys in the order of ExclusiveAll, all or none: false when not all could
+// be had within Wait (0: at once). A nil slice is empty. On a pool it holds nothing.
+func (q *Queries) TryAll(ctx context.Context, arg TryAllParams) (bool, error) {
+	row := q.db.QueryRow(ctx, tryAll,
+		arg.ExclusiveNames,
+		arg.ExclusiveKeys,
+		arg.SharedNames,
+		arg.SharedKeys,
+		arg.Wait,
+	)
+	var locked bool
+	err := row.Scan(&locked)
+	return locked, err
 }
 
 const tryExclusive = `-- name: TryExclusive :one
@@ -95,7 +131,8 @@ type TryExclusiveParams struct {
 	Wait time.Duration
 }
 
-// TryExclusive is Exclusive, or false when somebody else still has the key after wait (0: at once).
+// TryExclusive, for a transaction (db.New(tx)), is Exclusive, or false when somebody else still has the key after wait (0: at
+// once). On a pool it holds nothing, whatever it answers: locks.TryExclusive is for that.
 func (q *Queries) TryExclusive(ctx context.Context, arg TryExclusiveParams) (bool, error) {
 	row := q.db.QueryRow(ctx, tryExclusive, arg.Key, arg.Wait)
 	var locked bool
@@ -112,7 +149,7 @@ type TryExclusiveNameParams struct {
 	Wait time.Duration
 }
 
-// TryExclusiveName is TryExclusive for a name.
+// TryExclusiveName is TryExclusive, for a transaction, by name.
 func (q *Queries) TryExclusiveName(ctx context.Context, arg TryExclusiveNameParams) (bool, error) {
 	row := q.db.QueryRow(ctx, tryExclusiveName, arg.Name, arg.Wait)
 	var locked bool
@@ -129,7 +166,8 @@ type TrySharedParams struct {
 	Wait time.Duration
 }
 
-// TryShared is Shared, or false when somebody else still has the key exclusively after wait (0: at once).
+// TryShared, for a transaction (db.New(tx)), is Shared, or false when somebody else still has the key exclusively after wait (0:
+// at once). On a pool it holds nothing, whatever it answers: locks.TryShared is for that.
 func (q *Queries) TryShared(ctx context.Context, arg TrySharedParams) (bool, error) {
 	row := q.db.QueryRow(ctx, tryShared, arg.Key, arg.Wait)
 	var locked bool
@@ -146,7 +184,7 @@ type TrySharedNameParams struct {
 	Wait time.Duration
 }
 
-// TrySharedName is TryShared for a name.
+// TrySharedName is TryShared, for a transaction, by name.
 func (q *Queries) TrySharedName(ctx context.Context, arg TrySharedNameParams) (bool, error) {
 	row := q.db.QueryRow(ctx, trySharedName, arg.Name, arg.Wait)
 	var locked bool

@@ -58,26 +58,51 @@ func (ns NullTaskStatus) Value() (driver.Value, error) {
 	return string(ns.TaskStatus), nil
 }
 
-// What is held now, and who waits for a key, one row each: kind, name, mode, granted (false: waits), owner, pid, since, until (null: until released), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by its number until somebody who waited for it by name has committed, and a program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. Keys on the advisory engine only: the row engine's locks are rows, and PostgreSQL lists who waits for rows in pg_stat_activity alone. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
+// What is held now, and who waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until released), blocked_by (whom a waiter waits for), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by its number until somebody who waited for it by name has committed, and a program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
 type Activity struct {
-	Kind    string
-	Name    string
-	Mode    string
-	Granted bool
-	Owner   *string
-	Pid     *int32
-	Since   *time.Time
-	Until   *time.Time
-	Details string
+	Kind      string
+	Name      string
+	Key       *int64
+	Mode      string
+	Granted   bool
+	Owner     *string
+	Pid       *int32
+	Since     *time.Time
+	Until     *time.Time
+	BlockedBy []int32
+	Details   string
 }
 
-// Tasks that are not done and have no capture left: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
+// Who waits for a key, or for a row of another kind, one row for each session: kind, key, name, mode, pid, owner, application, since (when the wait began), query; blocked_by (whom it waits for, those in front in the queue included; 0: a prepared transaction); held_by (who holds what it waits for); and the root, at the end of the chain: the session that waits for nobody, and of several the one whose transaction is the oldest: root_pid, root_owner, root_application, root_state, root_since (when its transaction began), root_query. root_pid null: a cycle, until the server breaks it. A row has a name when the server shows where it is; kind is then its table's, else that of the tables that the session has used. What sessions of other roles run, and since when, shows to members of pg_monitor. Put together from several looks at a moving picture. For operators: it locks nothing, and asks the lock manager once for each waiting session.
+type Blocked struct {
+	Kind            string
+	Key             *int64
+	Name            *string
+	Mode            string
+	Pid             int32
+	Owner           *string
+	Application     *string
+	Since           *time.Time
+	Query           *string
+	BlockedBy       []int32
+	HeldBy          []int32
+	RootPid         *int32
+	RootOwner       *string
+	RootApplication *string
+	RootState       *string
+	RootSince       *time.Time
+	RootQuery       *string
+}
+
+// Tasks that are not done and have no capture left, with the last error as message: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
 type DeadLetter struct {
 	QueueID   string
 	ID        string
 	Status    TaskStatus
 	Attempt   int64
+	Tries     int32
 	Owner     *string
+	Message   *string
 	Payload   json.RawMessage
 	CreatedAt time.Time
 	ChangedAt time.Time
@@ -112,6 +137,11 @@ type IdleWorker struct {
 	Worker  string
 	// When the line stops counting, so that a worker that died costs its producers no more notifications.
 	Until time.Time
+	Since *time.Time
+	// For lock.await_task and lock.await_request: the id of the transaction that made the line; since is when.
+	ListedBy *int64
+	// For the same: whoever may have missed the line has an id below this one; null: the line was not yet seen committed.
+	Horizon *int64
 }
 
 // What keys are called on the advisory engine: names for which somebody had to wait, until lock.unlock or lock.vacuum forgets them. Decides nothing.
@@ -119,6 +149,23 @@ type KeyName struct {
 	Key  int64
 	Name string
 	Ts   time.Time
+}
+
+// The row type of what lock.who() answers. Always empty. key; name (by number where no name is known); mode (shared, exclusive, or unknown: a holder on the row engine); granted (false: waits); pid (0: a prepared transaction); owner (the role); application; since (granted: when the transaction began; else when the wait did); blocked_by (the sessions that a waiter waits for, those in front in the queue included); state, transaction_since and query of the session; hint (a row of its own, whose mode, granted and pid are null: a key that looks alike is in use).
+type KeySession struct {
+	Key              int64
+	Name             string
+	Mode             *string
+	Granted          *bool
+	Pid              *int32
+	Owner            *string
+	Application      *string
+	Since            *time.Time
+	BlockedBy        []int32
+	State            *string
+	TransactionSince *time.Time
+	Query            *string
+	Hint             *string
 }
 
 // The leases that were granted and not released; one that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.
@@ -198,13 +245,33 @@ type MutexStatus struct {
 	ReleasedAt time.Time
 }
 
-// What is waiting to be done: tasks that are not done, by status, and requests that are not settled. kind, queue_id, status, count and the oldest of each. Counts row by row: for dashboards that ask once a minute, not for workers.
+// What is waiting to be done, one row a queue: kind (task or request), queue_id, ready: a capture could have it now; delayed: not before a time to come; running; overdue: in progress beyond its timeout, and taken over by the next capture; dead; oldest_ready: since when the oldest of ready has been; paused_since, paused_reason: of lock.pause_queue. Tasks that are done do not count; dead tasks are those of lock.dead_letter. Requests: what a worker is at counts as ready until its transaction ends, since nobody else can see it, and so running and overdue are null; dead: what ended in error within the last 24 hours. Counts row by row: for dashboards that ask once a minute, not for workers.
 type QueueDepth struct {
+	Kind         string
+	QueueID      string
+	Ready        int64
+	Delayed      int64
+	Running      *int64
+	Overdue      *int64
+	Dead         int64
+	OldestReady  *time.Time
+	PausedSince  *time.Time
+	PausedReason *string
+}
+
+// Every pause of a queue (lock.pause_queue): who paused and resumed it, when and why. Nothing deletes from it but its owner, by hand.
+type QueuePause struct {
+	PauseID int64
+	// task or request.
 	Kind    string
 	QueueID string
-	Status  string
-	Count   int64
-	Oldest  time.Time
+	// The role that logged in (session_user); so is resumed_by.
+	PausedBy  string
+	PausedAt  time.Time
+	Reason    string
+	ResumedBy *string
+	// Null: it is paused.
+	ResumedAt *time.Time
 }
 
 // Requests for work on entities: the queue of what is outstanding, and the history of what is settled, until it is purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload is as good as lock.enqueue.
@@ -218,10 +285,10 @@ type Request struct {
 	Payload       json.RawMessage
 	// Who captured it last: the process_id of lock.capture_request.
 	ProcessID pgtype.UUID
-	// What lock.settle_request was given: why it is in error, or was put back.
+	// What lock.settle_request was given, at most 4000 characters of it: why it is in error, or was put back.
 	Message *string
-	// How often it was settled or put back; a worker's rollback or death does not count.
-	Attempts int32
+	// How often it was captured, the capture at hand included; one that was rolled back, or whose worker died, never happened.
+	Tries int32
 	// Put back to be tried again not before this time; its entity waits as long. Null: at once.
 	AvailableAt *time.Time
 	// Set by the trigger that checks a new request. Leave it out: a new request that comes with it is taken as checked, and wakes nobody.
@@ -251,8 +318,10 @@ type Task struct {
 	QueueID string
 	ID      string
 	Status  TaskStatus
-	// How often it was captured. Only the worker with this attempt may settle or extend it.
+	// The fencing number: it grows with every capture and never comes back. Only the worker with this attempt may settle or extend it.
 	Attempt int64
+	// How often it was captured, the capture at hand included, since it was created, revived by lock.retry_task or last done; what was given back as new does not count.
+	Tries int32
 	// How often it may still be captured; null: any number of times; failed with 0 is a dead letter.
 	RetriesLeft *int32
 	// How long a capture may hold it before the next capture takes it over; null: for ever.
@@ -262,26 +331,44 @@ type Task struct {
 	// When its time in_progress runs out; null: never, or it is not in_progress.
 	Deadline *time.Time
 	// Who captured it last, as that capture said.
-	Owner     *string
+	Owner *string
+	// The last error that a worker told, at most 4000 characters of it, until the task is done.
+	Message   *string
 	Payload   json.RawMessage
 	CreatedAt time.Time
 	// When its status or attempt changed last.
 	ChangedAt time.Time
 }
 
-// Resources that are granted at most once per interval. lock.throttled_resource_status is the view for everybody.
+// The permits of those throttled resources that have several: each is granted at most once per interval.
+type ThrottledPermit struct {
+	ResourceID string
+	Permit     int32
+	// As in lock.throttled_resource, read under the lock of the permit's own row.
+	ThrottleInterval pgtype.Interval
+	// When it was last granted, or a later time if that may stand for a grant that is forgotten; -infinity: never, or released by force.
+	LastLocked        pgtype.Timestamptz
+	LastLockerDetails string
+	// As in lock.throttled_resource.
+	PreviouslyLocked pgtype.Timestamptz
+}
+
+// Resources that are granted a number of times per interval. lock.throttled_resource_status is the view for everybody.
 type ThrottledResource struct {
 	ResourceID       string
 	ThrottleInterval pgtype.Interval
-	// When it was last granted; -infinity: never, or released by force.
+	// When it was last granted; -infinity: never, released by force, or there are several permits: see lock.throttled_permit.
 	LastLocked pgtype.Timestamptz
 	// Who locked it last, and why; empty when last_locked is -infinity.
 	LastLockerDetails string
 	// The hour, in UTC, in which the last interval ends, or in which it was made.
 	UnusedSince pgtype.Timestamp
+	// The grant before the last, or a later time if that may stand for one that is forgotten: what permits that are added count from.
+	PreviouslyLocked pgtype.Timestamptz
+	Permits          int32
 }
 
-// Why and until when each resource is throttled: who locked it last, the time of the next grant (after free_at) and the time until then (free_in). clock_was_set_back: its time lies in the future.
+// Why and until when each resource is throttled: who locked it last, the time of the next grant (after free_at) and the time until then (free_in). clock_was_set_back: its time lies in the future. permits_left: how many grants can be had now; next_permit_at: when there will be one more, null when all are left.
 type ThrottledResourceStatus struct {
 	ResourceID        string
 	ThrottleInterval  pgtype.Interval
@@ -291,6 +378,9 @@ type ThrottledResourceStatus struct {
 	Throttled         bool
 	FreeIn            time.Duration
 	ClockWasSetBack   bool
+	Permits           int32
+	PermitsLeft       int32
+	NextPermitAt      pgtype.Timestamptz
 }
 
 // The newest slot of time that each task was granted. lock.time_slot_status is the view for everybody.

@@ -14,7 +14,7 @@ import (
 )
 
 const captureRequest = `-- name: CaptureRequest :many
-select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, attempts, available_at, created_at, started_at, settled_at, failed from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => $3::text)
+select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => $3::text)
 `
 
 type CaptureRequestParams struct {
@@ -44,7 +44,7 @@ func (q *Queries) CaptureRequest(ctx context.Context, arg CaptureRequestParams) 
 			&i.Payload,
 			&i.ProcessID,
 			&i.Message,
-			&i.Attempts,
+			&i.Tries,
 			&i.AvailableAt,
 			&i.CreatedAt,
 			&i.StartedAt,
@@ -104,7 +104,7 @@ func (q *Queries) PurgeRequests(ctx context.Context, arg PurgeRequestsParams) (i
 }
 
 const requestHistory = `-- name: RequestHistory :many
-select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, attempts, available_at, created_at, started_at, settled_at, failed from lock.request_history(entity_id => $1::text, queue_id => $2::text, max => $3::integer)
+select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.request_history(entity_id => $1::text, queue_id => $2::text, max => $3::integer)
 `
 
 type RequestHistoryParams struct {
@@ -132,7 +132,7 @@ func (q *Queries) RequestHistory(ctx context.Context, arg RequestHistoryParams) 
 			&i.Payload,
 			&i.ProcessID,
 			&i.Message,
-			&i.Attempts,
+			&i.Tries,
 			&i.AvailableAt,
 			&i.CreatedAt,
 			&i.StartedAt,

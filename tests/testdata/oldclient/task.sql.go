@@ -12,7 +12,7 @@ import (
 )
 
 const capture = `-- name: Capture :many
-select queue_id, id, status, attempt, retries_left, timeout, available_at, deadline, owner, payload, created_at, changed_at from lock.capture(
+select queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at from lock.capture(
     max => $1::integer, queue_id => $2::text, statuses => $3::text[], owner => $4::text,
     since => $5::timestamptz
 )
@@ -49,11 +49,13 @@ func (q *Queries) Capture(ctx context.Context, arg CaptureParams) ([]Task, error
 			&i.ID,
 			&i.Status,
 			&i.Attempt,
+			&i.Tries,
 			&i.RetriesLeft,
 			&i.Timeout,
 			&i.AvailableAt,
 			&i.Deadline,
 			&i.Owner,
+			&i.Message,
 			&i.Payload,
 			&i.CreatedAt,
 			&i.ChangedAt,
@@ -133,7 +135,7 @@ func (q *Queries) CreateTasks(ctx context.Context, arg CreateTasksParams) (int64
 }
 
 const deadLetters = `-- name: DeadLetters :many
-select queue_id, id, status, attempt, owner, payload, created_at, changed_at from lock.dead_letter where queue_id = $1::text order by changed_at limit $2::integer
+select queue_id, id, status, attempt, tries, owner, message, payload, created_at, changed_at from lock.dead_letter where queue_id = $1::text order by changed_at limit $2::integer
 `
 
 type DeadLettersParams struct {
@@ -156,7 +158,9 @@ func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]Dea
 			&i.ID,
 			&i.Status,
 			&i.Attempt,
+			&i.Tries,
 			&i.Owner,
+			&i.Message,
 			&i.Payload,
 			&i.CreatedAt,
 			&i.ChangedAt,
@@ -198,7 +202,7 @@ func (q *Queries) ExtendTask(ctx context.Context, arg ExtendTaskParams) (bool, e
 }
 
 const getTask = `-- name: GetTask :one
-select queue_id, id, status, attempt, retries_left, timeout, available_at, deadline, owner, payload, created_at, changed_at from lock.get_task(id => $1::text, queue_id => $2::text)
+select queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at from lock.get_task(id => $1::text, queue_id => $2::text)
 `
 
 type GetTaskParams struct {
@@ -215,16 +219,64 @@ func (q *Queries) GetTask(ctx context.Context, arg GetTaskParams) (Task, error) 
 		&i.ID,
 		&i.Status,
 		&i.Attempt,
+		&i.Tries,
 		&i.RetriesLeft,
 		&i.Timeout,
 		&i.AvailableAt,
 		&i.Deadline,
 		&i.Owner,
+		&i.Message,
 		&i.Payload,
 		&i.CreatedAt,
 		&i.ChangedAt,
 	)
 	return i, err
+}
+
+const listTasks = `-- name: ListTasks :many
+select queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at from lock.list_tasks(queue_id => $1::text, status => $2::lock.task_status, max => $3::integer)
+`
+
+type ListTasksParams struct {
+	QueueID string
+	Status  TaskStatus
+	Max     int32
+}
+
+// ListTasks lists at most max tasks of a queue in one status: in_progress by deadline, the others oldest first.
+func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]Task, error) {
+	rows, err := q.db.Query(ctx, listTasks, arg.QueueID, arg.Status, arg.Max)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Task
+	for rows.Next() {
+		var i Task
+		if err := rows.Scan(
+			&i.QueueID,
+			&i.ID,
+			&i.Status,
+			&i.Attempt,
+			&i.Tries,
+			&i.RetriesLeft,
+			&i.Timeout,
+			&i.AvailableAt,
+			&i.Deadline,
+			&i.Owner,
+			&i.Message,
+			&i.Payload,
+			&i.CreatedAt,
+			&i.ChangedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const nextTaskIn = `-- name: NextTaskIn :many
@@ -324,7 +376,7 @@ func (q *Queries) RetryTasks(ctx context.Context, arg RetryTasksParams) (int64, 
 const setStatus = `-- name: SetStatus :one
 select lock.set_status(
     id => $1::text, status => $2::lock.task_status, attempt => $3::bigint,
-    queue_id => $4::text, delay => $5::interval
+    queue_id => $4::text, delay => $5::interval, message => $6::text, dead => $7::boolean
 ) as settled
 `
 
@@ -334,9 +386,12 @@ type SetStatusParams struct {
 	Attempt *int64
 	QueueID string
 	Delay   time.Duration
+	Message *string
+	Dead    bool
 }
 
-// SetStatus settles a captured task; false: the attempt is stale. With a nil attempt it sets any task, whoever has it.
+// SetStatus settles a captured task; false: the attempt is stale. With a nil attempt it sets any task, whoever has it. Dead,
+// only with failed: no capture is left.
 func (q *Queries) SetStatus(ctx context.Context, arg SetStatusParams) (bool, error) {
 	row := q.db.QueryRow(ctx, setStatus,
 		arg.ID,
@@ -344,6 +399,8 @@ func (q *Queries) SetStatus(ctx context.Context, arg SetStatusParams) (bool, err
 		arg.Attempt,
 		arg.QueueID,
 		arg.Delay,
+		arg.Message,
+		arg.Dead,
 	)
 	var settled bool
 	err := row.Scan(&settled)
@@ -353,7 +410,7 @@ func (q *Queries) SetStatus(ctx context.Context, arg SetStatusParams) (bool, err
 const setStatuses = `-- name: SetStatuses :one
 select lock.set_statuses(
     ids => $1::text[], attempts => $2::bigint[], status => $3::lock.task_status,
-    queue_id => $4::text, delay => $5::interval
+    queue_id => $4::text, delay => $5::interval, message => $6::text, dead => $7::boolean
 ) as settled
 `
 
@@ -363,6 +420,8 @@ type SetStatusesParams struct {
 	Status   TaskStatus
 	QueueID  string
 	Delay    time.Duration
+	Message  *string
+	Dead     bool
 }
 
 // SetStatuses settles many captured tasks at once and says how many were; stale attempts are left out.
@@ -373,6 +432,8 @@ func (q *Queries) SetStatuses(ctx context.Context, arg SetStatusesParams) (int64
 		arg.Status,
 		arg.QueueID,
 		arg.Delay,
+		arg.Message,
+		arg.Dead,
 	)
 	var settled int64
 	err := row.Scan(&settled)
@@ -380,10 +441,11 @@ func (q *Queries) SetStatuses(ctx context.Context, arg SetStatusesParams) (int64
 }
 
 const settleAndCapture = `-- name: SettleAndCapture :many
-select queue_id, id, status, attempt, retries_left, timeout, available_at, deadline, owner, payload, created_at, changed_at from lock.settle_and_capture(
+select queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at from lock.settle_and_capture(
     ids => $1::text[], attempts => $2::bigint[], results => $3::text[],
     max => $4::integer, queue_id => $5::text, statuses => $6::text[],
-    owner => $7::text, delays => $8::interval[], since => $9::timestamptz
+    owner => $7::text, delays => $8::interval[], messages => $9::text[],
+    since => $10::timestamptz, shortest => $11::interval, longest => $12::interval, max_tries => $13::integer
 )
 `
 
@@ -396,11 +458,16 @@ type SettleAndCaptureParams struct {
 	Statuses []string
 	Owner    *string
 	Delays   []time.Duration
+	Messages []string
 	Since    *time.Time
+	Shortest time.Duration
+	Longest  time.Duration
+	MaxTries int32
 }
 
-// SettleAndCapture settles the last batch, every task in its own status and with its own delay, and captures the next, in one
-// round trip and one commit.
+// SettleAndCapture settles the last batch, every task with its own result, delay and message, and captures the next (Max 0:
+// none), in one round trip and one commit. Results: new, done, failed, dead (no capture left), or retry: failed, and captured again after its
+// delay, or after a pause between Shortest and Longest that doubles with its tries; without a limit of its own it is dead after MaxTries.
 func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCaptureParams) ([]Task, error) {
 	rows, err := q.db.Query(ctx, settleAndCapture,
 		arg.Ids,
@@ -411,7 +478,11 @@ func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCapturePara
 		arg.Statuses,
 		arg.Owner,
 		arg.Delays,
+		arg.Messages,
 		arg.Since,
+		arg.Shortest,
+		arg.Longest,
+		arg.MaxTries,
 	)
 	if err != nil {
 		return nil, err
@@ -425,11 +496,13 @@ func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCapturePara
 			&i.ID,
 			&i.Status,
 			&i.Attempt,
+			&i.Tries,
 			&i.RetriesLeft,
 			&i.Timeout,
 			&i.AvailableAt,
 			&i.Deadline,
 			&i.Owner,
+			&i.Message,
 			&i.Payload,
 			&i.CreatedAt,
 			&i.ChangedAt,

@@ -14,19 +14,22 @@ import (
 const createThrottledResource = `-- name: CreateThrottledResource :one
 select lock.create_throttled_resource(
     resource_id => $1::text,
-    throttle_interval => $2::interval
+    throttle_interval => $2::interval,
+    permits => $3::integer
 ) as created
 `
 
 type CreateThrottledResourceParams struct {
 	ResourceID       string
 	ThrottleInterval time.Duration
+	Permits          int32
 }
 
-// CreateThrottledResource makes a resource that can be locked at once; false when it exists, and then it has the new interval.
+// CreateThrottledResource makes a resource that is granted at most permits times (1 to 100; the zero value is an error, 22023) in any window of the
+// interval, and can be locked at once; false when it exists, and then it has the new interval and permits.
 // For intervals of months or years call lock.create_throttled_resource in SQL: a Go duration has a fixed length.
 func (q *Queries) CreateThrottledResource(ctx context.Context, arg CreateThrottledResourceParams) (bool, error) {
-	row := q.db.QueryRow(ctx, createThrottledResource, arg.ResourceID, arg.ThrottleInterval)
+	row := q.db.QueryRow(ctx, createThrottledResource, arg.ResourceID, arg.ThrottleInterval, arg.Permits)
 	var created bool
 	err := row.Scan(&created)
 	return created, err
@@ -60,7 +63,7 @@ type ForceReleaseThrottledResourceParams struct {
 }
 
 // ForceReleaseThrottledResource lets a resource be locked at once, and records the operator and the reason in
-// lock.forced_release; false when its interval has passed anyway. For the schema's owner.
+// lock.forced_release; false when its interval has passed anyway, for every permit. For the schema's owner.
 func (q *Queries) ForceReleaseThrottledResource(ctx context.Context, arg ForceReleaseThrottledResourceParams) (bool, error) {
 	row := q.db.QueryRow(ctx, forceReleaseThrottledResource, arg.ResourceID, arg.Reason)
 	var released bool
@@ -69,10 +72,11 @@ func (q *Queries) ForceReleaseThrottledResource(ctx context.Context, arg ForceRe
 }
 
 const getThrottledResourceStatus = `-- name: GetThrottledResourceStatus :one
-select resource_id, throttle_interval, last_locked, last_locker_details, free_at, throttled, free_in, clock_was_set_back from lock.throttled_resource_status where resource_id = $1::text
+select resource_id, throttle_interval, last_locked, last_locker_details, free_at, throttled, free_in, clock_was_set_back, permits, permits_left, next_permit_at from lock.throttled_resource_status where resource_id = $1::text
 `
 
-// GetThrottledResourceStatus says who locked a resource last, and until when it is throttled; pgx.ErrNoRows when it is not known.
+// GetThrottledResourceStatus says who locked a resource last, until when it is throttled, how many permits are left and when there
+// will be one more; pgx.ErrNoRows when it is not known.
 func (q *Queries) GetThrottledResourceStatus(ctx context.Context, resourceID string) (ThrottledResourceStatus, error) {
 	row := q.db.QueryRow(ctx, getThrottledResourceStatus, resourceID)
 	var i ThrottledResourceStatus
@@ -85,6 +89,9 @@ func (q *Queries) GetThrottledResourceStatus(ctx context.Context, resourceID str
 		&i.Throttled,
 		&i.FreeIn,
 		&i.ClockWasSetBack,
+		&i.Permits,
+		&i.PermitsLeft,
+		&i.NextPermitAt,
 	)
 	return i, err
 }
@@ -98,7 +105,7 @@ type LockThrottledResourceParams struct {
 	Details    string
 }
 
-// LockThrottledResource returns true at most once per resource and interval, and never waits. details says who and why.
+// LockThrottledResource returns true at most permits times in any window of the resource's interval, and never waits. details says who and why.
 // Commit at once and work afterwards: rolled back, the grant never was. Errors keep their SQLSTATE: 22004, 22023, P0002 never
 // created, 25006, 40001.
 func (q *Queries) LockThrottledResource(ctx context.Context, arg LockThrottledResourceParams) (bool, error) {

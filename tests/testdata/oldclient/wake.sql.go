@@ -36,6 +36,41 @@ func (q *Queries) OpenTransactions(ctx context.Context, among []int64) ([]int64,
 	return items, nil
 }
 
+const pauseQueue = `-- name: PauseQueue :one
+select lock.pause_queue(kind => $1::text, queue_id => $2::text, reason => $3::text) as paused
+`
+
+type PauseQueueParams struct {
+	Kind    string
+	QueueID string
+	Reason  string
+}
+
+// PauseQueue makes a queue of kind task or request give nothing to anybody until ResumeQueue; false: it is paused already.
+func (q *Queries) PauseQueue(ctx context.Context, arg PauseQueueParams) (bool, error) {
+	row := q.db.QueryRow(ctx, pauseQueue, arg.Kind, arg.QueueID, arg.Reason)
+	var paused bool
+	err := row.Scan(&paused)
+	return paused, err
+}
+
+const resumeQueue = `-- name: ResumeQueue :one
+select lock.resume_queue(kind => $1::text, queue_id => $2::text) as resumed
+`
+
+type ResumeQueueParams struct {
+	Kind    string
+	QueueID string
+}
+
+// ResumeQueue ends a pause and wakes the queue's idle workers; false: it was not paused.
+func (q *Queries) ResumeQueue(ctx context.Context, arg ResumeQueueParams) (bool, error) {
+	row := q.db.QueryRow(ctx, resumeQueue, arg.Kind, arg.QueueID)
+	var resumed bool
+	err := row.Scan(&resumed)
+	return resumed, err
+}
+
 const startIdling = `-- name: StartIdling :exec
 select lock.start_idling(channel => $1::text, queue_id => $2::text, worker => $3::text, lasting => $4::interval)
 `
