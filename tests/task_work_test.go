@@ -451,7 +451,7 @@ func TestTaskOldSnapshot(t *testing.T) {
 		}
 		for _, query := range queries.queries {
 			if strings.HasPrefix(query.sql, "-- name: SettleAndCapture ") {
-				if query.args[len(query.args)-1].(*time.Time) == nil {
+				if query.args[9].(*time.Time) == nil {
 					beginning++
 				} else {
 					marked++
