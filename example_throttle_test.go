@@ -10,7 +10,7 @@ import (
 
 // Many notice that the cache is stale, and one rebuilds it.
 func ExampleNewThrottle() {
-	_, err := db.New(pool).CreateThrottledResource(ctx, db.CreateThrottledResourceParams{ResourceID: "cache rebuild", ThrottleInterval: time.Hour})
+	_, err := db.New(pool).CreateThrottledResource(ctx, db.CreateThrottledResourceParams{ResourceID: "cache rebuild", ThrottleInterval: time.Hour, Permits: 1})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -1,4 +1,6 @@
 -- list_tasks shows some tasks of a queue in one status; each status lies in an index in the order that it is shown in.
+--
+-- Tasks in progress without a timeout are in no index, because one would make every capture dearer: they are looked for in the table.
 create or replace function lock.list_tasks(
     queue_id  text              default 'default',
     status    lock.task_status  default 'new',
@@ -12,7 +14,10 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
+set jit = off
 as $$
+declare
+    shown  integer;
 begin
     perform lock_internal.check_id(list_tasks.queue_id, 'queue_id');
     perform lock_internal.check_count(list_tasks.max, 'max');
@@ -29,6 +34,17 @@ begin
               and task.deadline is not null
             order by task.deadline
             limit list_tasks.max;
+        get diagnostics shown = row_count;
+        if shown < list_tasks.max then
+            return query
+                select task.*
+                from lock.task
+                where task.queue_id = list_tasks.queue_id
+                  and task.status = 'in_progress'
+                  and task.deadline is null
+                order by task.changed_at, task.id
+                limit list_tasks.max - shown;
+        end if;
         return;
     end if;
     return query
@@ -62,6 +78,6 @@ end;
 $$;
 
 comment on function lock.list_tasks(text, lock.task_status, integer) is
-    'At most max tasks of a queue in one status, as they are stored: those in_progress by their deadline, without those that have no timeout, which '
-    'lock.activity has; the others by available_at, oldest first, dead letters (lock.dead_letter) among them. Never waits; what an open transaction has captured shows as before. '
+    'At most max tasks of a queue in one status, as they are stored: those in_progress by their deadline, then those '
+    'without a timeout, for which it reads the whole table; the others by available_at, oldest first, dead letters (lock.dead_letter) among them. Never waits; what an open transaction has captured shows as before. '
     'Errors: 22004 null; 22023 bad queue_id, max below 1; 22P02 a status that there is not.';
