@@ -3,41 +3,36 @@ package locks_test
 import (
 	"context"
 	"errors"
-	"log"
-	"os"
-	"os/signal"
-	"syscall"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks"
 	"github.com/seed4787c507/locks/db"
 )
 
-// A back end: what it writes in tx and the settlement of the batch are one commit.
+// What the handler writes in tx and the settlement of the batch are one commit.
 func ExampleWorkRequests() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
-	if err != nil {
-		log.Fatal(err)
+	for _, amount := range []string{"1", "2"} {
+		_, err := db.New(pool).Enqueue(ctx, db.EnqueueParams{RequestType: "update", EntityID: "account 2", Payload: []byte(amount), QueueID: "bookings"})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
 	}
-	config.ConnConfig.DialFunc = locks.Dial // A server that vanishes is noticed within seconds.
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer pool.Close()
-	err = locks.WorkRequests(ctx, pool, "orders", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+	running, stop := context.WithCancel(ctx)
+	err := locks.WorkRequests(running, pool, "bookings", func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+		fmt.Println(len(batch), "requests for", batch[0].EntityID)
 		for _, request := range batch {
-			if _, err := tx.Exec(ctx, "insert into journal (entity, change) values ($1, $2)", request.EntityID, request.Payload); err != nil {
+			if _, err := tx.Exec(ctx, "update account set balance = balance + ($1::jsonb)::integer where id = 2", request.Payload); err != nil {
 				return err
 			}
 		}
+		stop()
 		return nil
 	}, nil)
-	if !errors.Is(err, context.Canceled) {
-		log.Fatal(err)
-	}
+	fmt.Println(errors.Is(err, context.Canceled))
+	// Output:
+	// 2 requests for account 2
+	// true
 }

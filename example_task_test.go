@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
-	"net/http"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -17,59 +13,50 @@ import (
 	"github.com/seed4787c507/locks/db"
 )
 
-// A worker process: it ends well when it is told to, and each error is in its log.
+// A service takes ctx from signal.NotifyContext: told to stop, it captures nothing more and finishes what it is at.
 func ExampleWorkTasks() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
-	if err != nil {
-		log.Fatal(err)
+	if _, err := db.New(pool).CreateTask(ctx, db.CreateTaskParams{ID: "march", QueueID: "reports", Payload: []byte(`{"pages": 3}`)}); err != nil {
+		fmt.Println(err)
+		return
 	}
-	config.ConnConfig.DialFunc = locks.Dial // A server that vanishes is noticed within seconds.
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer pool.Close()
-	err = locks.WorkTasks(ctx, pool, "reports", func(ctx context.Context, task db.Task) error {
-		fmt.Printf("%s: %s\n", task.ID, task.Payload)
-		return ctx.Err()
+	running, stop := context.WithCancel(ctx)
+	err := locks.WorkTasks(running, pool, "reports", func(ctx context.Context, task db.Task) error {
+		fmt.Printf("%s: %s, try %d\n", task.ID, task.Payload, task.Tries)
+		stop()
+		return nil // An error is kept as the task's message, and the task is tried again after a pause.
 	}, &locks.TaskOptions{Concurrency: 4, Extend: true})
-	if !errors.Is(err, context.Canceled) {
-		log.Fatal(err)
-	}
+	fmt.Println(errors.Is(err, context.Canceled))
+	// Output:
+	// march: {"pages": 3}, try 1
+	// true
 }
 
 // Tasks that are sent on together.
 func ExampleWorkTaskBatches() {
-	worker := func(ctx context.Context, pool *pgxpool.Pool, send func(ctx context.Context, tasks []db.Task) error) error {
-		return locks.WorkTaskBatches(ctx, pool, "mail", func(ctx context.Context, tasks []db.Task) []error {
-			errs := make([]error, len(tasks))
-			if err := send(ctx, tasks); err != nil {
-				for n := range errs {
-					errs[n] = err
-				}
-			}
-			return errs
-		}, &locks.TaskOptions{BatchSize: 100})
+	if _, err := db.New(pool).CreateTasks(ctx, db.CreateTasksParams{Ids: []string{"anna", "bert"}, QueueID: "mail"}); err != nil {
+		fmt.Println(err)
+		return
 	}
-	_ = worker
+	running, stop := context.WithCancel(ctx)
+	err := locks.WorkTaskBatches(running, pool, "mail", func(ctx context.Context, tasks []db.Task) []error {
+		for _, task := range tasks {
+			fmt.Println("to", task.ID)
+		}
+		stop()
+		return nil // all are done; or one error for each
+	}, &locks.TaskOptions{BatchSize: 100})
+	fmt.Println(errors.Is(err, context.Canceled))
+	// Output:
+	// to anna
+	// to bert
+	// true
 }
 
-// A server that says when to come back.
+// A handler passes on when a server wants to be asked again.
 func ExampleRetryAfter() {
-	call := func(request *http.Request) error {
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err // tried again, later each time
-		}
-		defer response.Body.Close()
-		if response.StatusCode == http.StatusTooManyRequests {
-			return locks.RetryAfter(time.Minute, errors.New(response.Status))
-		}
-		return nil
-	}
-	_ = call
+	err := locks.RetryAfter(time.Minute, errors.New("too many requests"))
+	fmt.Println(err)
+	// Output: retry in 1m0s: too many requests
 }
 
 // What no other try can mend need not be tried.
@@ -79,15 +66,37 @@ func ExamplePermanent() {
 	// Output: parse: invalid argument true
 }
 
-// The article's interface.
+// The article's interface, for those who write the loop themselves.
 func ExampleNewStateMachine() {
-	recur := func(ctx context.Context, pool *pgxpool.Pool) error {
-		var machine locks.StateMachine = locks.NewStateMachine(pool, "")
-		tasks, err := machine.Capture(ctx, 3)
-		for _, task := range tasks {
-			err = errors.Join(err, machine.SetStatus(ctx, task.ID, db.TaskDone))
-		}
-		return err
+	if _, err := db.New(pool).CreateTask(ctx, db.CreateTaskParams{ID: "tidy up", QueueID: "chores"}); err != nil {
+		fmt.Println(err)
+		return
 	}
-	_ = recur
+	var machine locks.StateMachine = locks.NewStateMachine(pool, "chores")
+	tasks, err := machine.Capture(ctx, 3)
+	for _, task := range tasks {
+		fmt.Println(task.ID, machine.SetStatus(ctx, task.ID, db.TaskDone))
+	}
+	fmt.Println(err)
+	// Output:
+	// tidy up <nil>
+	// <nil>
+}
+
+// A pool for workers: a server that vanishes is noticed within seconds.
+func ExampleDial() {
+	config, err := pgxpool.ParseConfig(os.Getenv("LOCKS_EXAMPLE_URL"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	config.ConnConfig.DialFunc = locks.Dial
+	careful, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer careful.Close()
+	fmt.Println(careful.Ping(ctx))
+	// Output: <nil>
 }
