@@ -138,7 +138,8 @@ type TaskOptions struct {
 //
 //   - nil: done.
 //   - an error or a panic: failed, with the error's text as the task's message. It is captured again after a pause that doubles with its
-//     tries; it is a dead letter when its retries_left are used up, or, without such a limit, after MaxTries.
+//     tries; it is a dead letter when its retries_left are used up, or, without such a limit, after MaxTries, those included whose
+//     worker died.
 //   - RetryAfter(delay, err): the same, with this pause.
 //   - Permanent(err): a dead letter at once.
 //
@@ -270,7 +271,9 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 		return false, due, err
 	}
 	w.stuck = 0
+	tasks = slices.DeleteFunc(tasks, func(task db.Task) bool { return w.gaveUp(ctx, task) })
 	switch {
+	case len(tasks) == 0:
 	case ctx.Err() != nil: // It ended meanwhile.
 		for _, task := range tasks {
 			w.finished = append(w.finished, taskResult{task: task, result: "new"})
@@ -283,6 +286,20 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 		}
 	}
 	return true, 0, nil
+}
+
+// gaveUp is true for a task that had all its tries and came back without a result, as when its handler kills the process. It is
+// settled as if this try had failed.
+func (w *taskWorker) gaveUp(ctx context.Context, task db.Task) bool {
+	if task.RetriesLeft != nil || int(task.Tries) <= w.MaxTries {
+		return false
+	}
+	err := fmt.Errorf("given up after %d tries, the last of which came to no end", task.Tries-1)
+	w.mu.Lock()
+	w.finished = append(w.finished, taskResult{task: task, result: "dead", message: message(err)})
+	w.mu.Unlock()
+	w.OnError(ctx, &TaskError{task, err})
+	return true
 }
 
 // state says for how many tasks there is room, and what is finished.

@@ -44,6 +44,9 @@ func TestRewind(t *testing.T) {
 		{"Throttle", "throttled_resource", "resource_id", Throttle("x"), Throttle("y"),
 			[]string{"select lock.create_throttled_resource('x', '1 hour')", "select lock.lock_throttled_resource('x', 'me')"},
 			"select lock.lock_throttled_resource('x', 'me')::integer"},
+		{"Throttle of two permits", "throttled_permit", "resource_id", Throttle("x"), Throttle("y"),
+			[]string{"select lock.create_throttled_resource('x', '1 hour', 2)", "select lock.lock_throttled_resource('x', 'me')", "select lock.lock_throttled_resource('x', 'me')"},
+			"select lock.lock_throttled_resource('x', 'me')::integer"},
 		{"Timeout", "timeout", "task_id", Timeout("x"), Timeout("y"),
 			[]string{"select lock.create_timeout('x', '1 hour')", "select lock.acquire_timeout('x')"},
 			"select lock.acquire_timeout('x')::integer"},
@@ -67,11 +70,12 @@ func TestRewind(t *testing.T) {
 			columns := `select array_agg(row.key || ' ' || left(row.value, 13) order by row.key)
 				from lock.` + c.table + ` as stored, jsonb_each_text(to_jsonb(stored)) as row
 				join pg_attribute on attrelid = 'lock.` + c.table + `'::regclass and attname = row.key
-				where atttypid in ('timestamptz'::regtype, 'timestamptz[]'::regtype, 'timestamp'::regtype) and row.value is not null`
+				where atttypid in ('timestamptz'::regtype, 'timestamptz[]'::regtype, 'timestamp'::regtype) and row.value not in ('infinity', '-infinity')`
 			Rewind(t, pool, c.row, time.Hour)
 			if get[int](t, pool, c.ask) != 1 {
 				t.Error("it is not granted an hour later")
 			}
+			run(t, pool, "delete from lock.throttled_resource")
 			run(t, pool, "delete from lock."+c.table)
 			for _, sql := range c.make {
 				run(t, pool, sql)

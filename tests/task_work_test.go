@@ -357,6 +357,23 @@ func TestTaskWork(t *testing.T) {
 			}
 		}
 	})
+	t.Run("gives up what never comes to an end", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('poison', timeout => '1 hour'), lock.create_task('good')")
+		s.exec("select lock.capture(1)")
+		taskOwner(t, e, "update lock.task set tries = 4, deadline = clock_timestamp() - interval '1 s' where id = 'poison'")
+		opts := &locks.TaskOptions{Poll: time.Hour, MaxTries: 4, OnError: func(context.Context, error) {}}
+		taskLoopEach(t, e.pool, opts, func(_ context.Context, task db.Task) error {
+			if task.ID == "poison" {
+				t.Error("it is tried once more")
+			}
+			return nil
+		})
+		eventually(t, "all are settled", func() bool { return left(t, e) == 1 && status(t, e, "poison") == "failed:2" })
+		answers(e.sessionAs(t, e.super), "poison: given up after 4 tries, the last of which came to no end", "select string_agg(id || ': ' || message, ' ') from lock.dead_letter")
+	})
 	t.Run("a batch fails as a whole when it panics or returns another number of errors", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
