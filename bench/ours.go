@@ -39,7 +39,9 @@ func ourTasks() *queue {
 		},
 		step: func(conn *pgx.Conn) step {
 			q := db.New(conn)
-			next := db.SettleAndCaptureParams{QueueID: "default", Statuses: []string{"new", "failed"}}
+			next := db.SettleAndCaptureParams{
+				Ids: []string{}, Attempts: []int64{}, Results: []string{}, QueueID: "default", Statuses: []string{"new", "failed"},
+			}
 			return func(ctx context.Context, size int) (int, error) {
 				next.Max = int32(size)
 				for {

@@ -8,28 +8,33 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// plainTasks is the leanest table and statement that hand a task to one worker at a time. A batch is settled and the next one captured in
-// one statement, one round trip and one commit.
+// plainTasks is the leanest table and statements that hand a task to one worker at a time. A batch is settled and the next one captured in
+// one round trip and one commit, in this order: the other way round, and in one statement, two workers can deadlock.
 func plainTasks() *queue {
-	const settleAndCapture = `
-		with settled as (
-			update plain_task set status = 'done' where id = any ($1::bigint[])
-		)
-		update plain_task set status = 'in_progress'
-		where id in (select id from plain_task where status = 'new' order by id limit $2 for update skip locked)
-		returning id, payload`
+	const (
+		settle  = "update plain_task set status = 'done' where id = any ($1::bigint[])"
+		capture = `
+			update plain_task set status = 'in_progress'
+			where id in (select id from plain_task where status = 'new' order by id limit $1 for update skip locked)
+			returning id, payload`
+	)
 	type task struct {
 		ID      int64
 		Payload []byte
 	}
 	next := func(conn *pgx.Conn) func(ctx context.Context, size int) ([]task, error) {
-		ids := []int64{}
+		var ids []int64
 		return func(ctx context.Context, size int) ([]task, error) {
-			rows, err := conn.Query(ctx, settleAndCapture, ids, size)
-			if err != nil {
-				return nil, err
+			var tasks []task
+			batch := &pgx.Batch{}
+			if len(ids) > 0 {
+				batch.Queue(settle, ids)
 			}
-			tasks, err := pgx.CollectRows(rows, pgx.RowToStructByPos[task])
+			batch.Queue(capture, size).Query(func(rows pgx.Rows) (err error) {
+				tasks, err = pgx.CollectRows(rows, pgx.RowToStructByPos[task])
+				return err
+			})
+			err := conn.SendBatch(ctx, batch).Close()
 			ids = ids[:0]
 			for _, t := range tasks {
 				ids = append(ids, t.ID)
