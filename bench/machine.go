@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // dieWithUs makes a child end when the thread that started it does, at the latest.
@@ -41,6 +42,15 @@ func used() usage {
 			u.busy += ticks
 		}
 	}
+	u.ours = processorTime(os.Getpid()).Seconds() * ticksPerSecond
+	return u
+}
+
+// ticksPerSecond is fixed by Linux for all that it shows in /proc.
+const ticksPerSecond = 100
+
+// processorTime is what a process and all its children, the dead ones too, have used.
+func processorTime(root int) time.Duration {
 	parents, ticks := map[int]int{}, map[int]float64{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
@@ -56,15 +66,25 @@ func used() usage {
 			ticks[pid] += n
 		}
 	}
+	sum := 0.0
 	for pid := range parents {
 		for ancestor := pid; ancestor > 1; ancestor = parents[ancestor] {
-			if ancestor == os.Getpid() {
-				u.ours += ticks[pid]
+			if ancestor == root {
+				sum += ticks[pid]
 				break
 			}
 		}
 	}
-	return u
+	return time.Duration(sum / ticksPerSecond * float64(time.Second))
+}
+
+// serverPID is the process of PostgreSQL that all others of it come from.
+func (l *lab) serverPID() (pid int) {
+	text, err := os.ReadFile(filepath.Join(l.server.Dir, "data", "postmaster.pid"))
+	if err == nil {
+		fmt.Sscan(string(text), &pid)
+	}
+	return pid
 }
 
 // others is the share of the machine that others had since before, from 0 to 1.

@@ -119,9 +119,9 @@ func (l *lab) lockEntries(slow bool, words []string, measure func(ctx context.Co
 	return entries
 }
 
-// calls measures a call against the bare statements that it is made of, one connection a client, 8 clients, 100,000 ids.
+// calls measures a call against the bare statements that it is made of, one connection a client, 8 clients, many ids.
 func (l *lab) calls(id, title string, forms []string, ours, plain []string, setup map[string][]string) row {
-	r := row{ID: id, Title: title, About: "8 clients, 100,000 ids, prepared statements.", Columns: columns("/s", forms...)}
+	r := row{ID: id, Title: title, About: fmt.Sprintf("8 clients, %d ids, prepared statements.", idCount()), Columns: columns("/s", forms...)}
 	for _, side := range []struct {
 		database, name, lacks string
 		sql                   []string
@@ -138,7 +138,7 @@ func (l *lab) calls(id, title string, forms []string, ours, plain []string, setu
 				statements := strings.Split(side.sql[column], "; ")
 				return l.each(ctx, l.url(side.database), 8, func(ctx context.Context, conn *pgx.Conn, client int) error {
 					// Every client has ids of its own.
-					given := []any{fmt.Sprint("id", rand.IntN(12_500)*8+client)}
+					given := []any{fmt.Sprint("id", rand.IntN(idCount()/8)*8+client)}
 					for i, sql := range statements {
 						if i < len(statements)-1 && strings.Contains(sql, "returning") || strings.Contains(sql, "acquire_lease") {
 							var token int64
@@ -157,6 +157,9 @@ func (l *lab) calls(id, title string, forms []string, ours, plain []string, setu
 	}
 	return r
 }
+
+// idCount is a multiple of 8.
+func idCount() int { return max(100, scaled(100_000)/8) * 8 }
 
 // having returns those of the queues that there are and that can do it.
 func (l *lab) having(can func(q *queue) bool, ids ...string) (queues []*queue) {
@@ -190,7 +193,7 @@ func (l *lab) rows(growthSizes []int) []row {
 	}
 	steps := func(ids ...string) []*queue { return l.having(func(q *queue) bool { return q.step != nil }, ids...) }
 	seconds := duration.Seconds()
-	ids := "from generate_series(0, 99999) n"
+	ids := fmt.Sprintf("from generate_series(0, %d) n", idCount()-1)
 
 	rows := []row{
 		keys(row{ID: "exclusive", Title: "Exclusive locks, distinct keys", About: "Lock, do nothing, let go.", Columns: columns("/s", "1 client", "8 clients", "32 clients")},
@@ -345,8 +348,8 @@ func (l *lab) rows(growthSizes []int) []row {
 			}),
 		l.requestRow(),
 		l.delayedRow(),
-		of(row{ID: "idle", Title: "100 idle workers", About: "Transactions a second while there is nothing to do.", rounds: 1,
-			Columns: []column{{"transactions", "/s", true}}},
+		of(row{ID: "idle", Title: "100 idle workers", About: "While there is nothing to do. Who polls within one statement needs few transactions, and processor time all the same.", whole: true, rounds: 1,
+			Columns: []column{{"transactions", "/s", true}, {"the server's processor time", "ms/s", true}}},
 			l.having(nil, "locks", "plain", "river", "graphile", "pgmq delete"),
 			func(ctx context.Context, q *queue, _ int) ([]float64, error) { return l.idle(ctx, q, 100) }),
 	}
