@@ -101,7 +101,6 @@ func open(ctx context.Context, nothing bool) (_ *lab, err error) {
 		l.queues[q.id] = q
 	}
 	l.queues["quiet"], l.queues["notify"] = quietTasks(), notifyingTasks()
-	l.result.Versions["redsync"] = moduleVersion("github.com/go-redsync/redsync/v4")
 	l.result.Versions["pgx"] = moduleVersion("github.com/jackc/pgx/v5")
 	return l, nil
 }
@@ -147,6 +146,7 @@ func (l *lab) startRedis(ctx context.Context) error {
 			return fmt.Errorf("redis-server: %w", err)
 		}
 		*address = at
+		l.result.Versions["redsync"] = moduleVersion("github.com/go-redsync/redsync/v4")
 		if info, err := client.InfoMap(ctx, "server").Result(); err == nil {
 			l.result.Versions["Redis"] = info["Server"]["redis_version"]
 		}

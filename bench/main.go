@@ -10,17 +10,19 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
 var (
 	rounds   = flag.Int("rounds", 5, "of every row that does not say otherwise; the median counts")
 	only     = flag.String("rows", "", "a regular expression: measure only these rows")
-	duration = flag.Duration("duration", 1500*time.Millisecond, "of each measurement; amounts of work grow with it")
+	duration = flag.Duration("duration", 1200*time.Millisecond, "of each measurement; amounts of work grow with it")
 	growth   = flag.String("growth", "", "numbers of finished tasks, such as 1000000,10000000; default: 1000000 at a duration of a second or more")
 	steady   = flag.Duration("steady", 0, "how long the steady load lasts; 0: it is left out")
 	rate     = flag.Int("rate", 500, "tasks a second of the steady load")
@@ -40,7 +42,9 @@ func main() {
 	if *docs {
 		err = publish(root, filepath.Join(root, "docs/benchmarks"))
 	} else {
-		err = run(context.Background())
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		err = run(ctx)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"os"
-	"regexp"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -32,10 +32,7 @@ func pgmqTasks(path, how string) *queue {
 		if err != nil {
 			return err
 		}
-		l.result.Versions["pgmq"] = "of the file that PGMQ_SQL names"
-		if found := regexp.MustCompile(`pgmq[-/ ]v?([0-9]+\.[0-9]+\.[0-9]+)`).FindStringSubmatch(os.Getenv("PGMQ_VERSION") + " " + path); found != nil {
-			l.result.Versions["pgmq"] = found[1]
-		}
+		l.result.Versions["pgmq"] = cmp.Or(os.Getenv("PGMQ_VERSION"), "(PGMQ_VERSION does not say)")
 		conn, err := pgx.Connect(ctx, l.url(q.database))
 		if err != nil {
 			return err
