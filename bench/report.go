@@ -194,7 +194,7 @@ func (r rowResult) chart(path string) error {
 	p := plot.New()
 	p.Title.Text = r.Title
 	p.Y.Label.Text, p.Y.Min = r.Columns[0].Unit, 0
-	p.Legend.Top, p.Legend.YOffs = true, vg.Points(float64(16*len(r.Entries)))
+	p.Legend.Top, p.Legend.Left = true, true
 	names := make([]string, len(r.Columns))
 	width := vg.Points(min(30, 400/float64(len(r.Columns)*len(r.Entries)+1)))
 	for i, c := range r.Columns {
@@ -215,6 +215,8 @@ func (r rowResult) chart(path string) error {
 		p.Legend.Add(e.Name, bars)
 	}
 	p.NominalX(names...)
+	p.X.Min, p.X.Max = -0.6, float64(len(names))-0.4
+	p.Y.Max *= 1 + 0.08*float64(len(r.Entries)) // The legend stands above the bars.
 	return p.Save(7*vg.Inch, 4*vg.Inch, path)
 }
 
