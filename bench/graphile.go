@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -26,6 +27,8 @@ func installGraphile(ctx context.Context) (string, error) {
 	if _, err := os.Stat(node); err == nil {
 		return node, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
 	cmd := exec.CommandContext(ctx, npm, "ci", "--no-audit", "--no-fund", "--loglevel=error")
 	cmd.Dir = "graphile"
 	if text, err := cmd.CombinedOutput(); err != nil {

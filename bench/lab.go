@@ -80,7 +80,7 @@ func open(ctx context.Context, nothing bool) (_ *lab, err error) {
 	}
 	queues := []*queue{ourTasks(), plainTasks(), riverTasks()}
 	if path := os.Getenv("PGMQ_SQL"); path == "" {
-		l.leaveOut("pgmq", errors.New("PGMQ_SQL names no pgmq.sql: its release is an SQL file that no package manager here has"))
+		l.leaveOut("pgmq", errors.New("PGMQ_SQL does not name the pgmq.sql of a release"))
 	} else {
 		queues = append(queues, pgmqTasks(path, "delete"), pgmqTasks(path, "archive"), pgmqTasks(path, "two calls"))
 	}

@@ -116,12 +116,16 @@ type settled struct {
 	n  int
 }
 
+func count(done []settled) (n int) {
+	for _, s := range done {
+		n += s.n
+	}
+	return n
+}
+
 // between is tasks a second from one fraction of what was settled to another.
 func between(done []settled, from, to float64) float64 {
-	total := 0
-	for _, s := range done {
-		total += s.n
-	}
+	total := count(done)
 	reached := func(fraction float64) (at time.Duration) {
 		count := 0
 		for _, s := range done {

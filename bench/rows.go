@@ -310,7 +310,10 @@ func (l *lab) rows(growthSizes []int) []row {
 					return nil, err
 				}
 				if q.step != nil {
-					_, err = l.drain(ctx, q, l.url(q.database), 8, 10, time.Minute)
+					var done []settled
+					if done, err = l.drain(ctx, q, l.url(q.database), 8, 10, time.Minute); err == nil && count(done) != n {
+						err = fmt.Errorf("%d of %d tasks were settled", count(done), n)
+					}
 				} else {
 					_, err = l.workOff(ctx, q, n)
 				}
