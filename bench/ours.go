@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -27,14 +26,14 @@ func ourTasks() *queue {
 	return &queue{
 		id: "locks", name: "locks", database: "locks",
 		lacks:    "-",
-		setup:    func(ctx context.Context, l *lab) error { return l.exec(ctx, "locks", quietCreateTask) },
+		setup:    func(ctx context.Context, l *lab) error { return l.exec(ctx, "locks", "create sequence task_number cache 100", quietCreateTask) },
 		empty:    "truncate lock.task",
-		fill:     "insert into lock.task (id) select gen_random_uuid()::text from generate_series(1, $1::integer)",
-		finished: "insert into lock.task (id, status, attempt) select gen_random_uuid()::text, 'done', 1 from generate_series(1, $1::integer)",
+		fill:     "insert into lock.task (id) select 'task ' || nextval('task_number') from generate_series(1, $1::integer)",
+		finished: "insert into lock.task (id, status, attempt) select 'task ' || nextval('task_number'), 'done', 1 from generate_series(1, $1::integer)",
 		left:     "select exists (select from lock.task where status in ('new', 'in_progress'))",
 		sizes:    "pg_total_relation_size('lock.task')",
 		create: func(ctx context.Context, conn *pgx.Conn, sent int64) error {
-			_, err := conn.Exec(ctx, "select lock.create_task($1, payload => $2)", uuid.NewString(), payload(sent))
+			_, err := conn.Exec(ctx, "select lock.create_task('task ' || nextval('task_number'), payload => $1)", payload(sent))
 			return err
 		},
 		step: func(conn *pgx.Conn) step {
@@ -100,7 +99,7 @@ func quietTasks() *queue {
 	q := ourTasks()
 	q.name, q.lacks, q.work = "locks, without its wake-up", "idle workers find new tasks late", nil
 	q.create = func(ctx context.Context, conn *pgx.Conn, sent int64) error {
-		_, err := conn.Exec(ctx, "select lock.quiet_create_task($1, payload => $2)", uuid.NewString(), payload(sent))
+		_, err := conn.Exec(ctx, "select lock.quiet_create_task('task ' || nextval('task_number'), payload => $1)", payload(sent))
 		return err
 	}
 	return q
