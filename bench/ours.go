@@ -25,8 +25,10 @@ func shared(ctx context.Context, pool *pgxpool.Pool, key int64) error {
 func ourTasks() *queue {
 	return &queue{
 		id: "locks", name: "locks", database: "locks",
-		lacks:    "-",
-		setup:    func(ctx context.Context, l *lab) error { return l.exec(ctx, "locks", "create sequence task_number cache 100", quietCreateTask) },
+		lacks: "-",
+		setup: func(ctx context.Context, l *lab) error {
+			return l.exec(ctx, "locks", "create sequence task_number cache 100", quietCreateTask)
+		},
 		empty:    "truncate lock.task",
 		fill:     "insert into lock.task (id) select 'task ' || nextval('task_number') from generate_series(1, $1::integer)",
 		finished: "insert into lock.task (id, status, attempt) select 'task ' || nextval('task_number'), 'done', 1 from generate_series(1, $1::integer)",
