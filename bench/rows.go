@@ -121,7 +121,7 @@ func (l *lab) lockEntries(slow bool, words []string, measure func(ctx context.Co
 
 // calls measures a call against the bare statements that it is made of, one connection a client, 8 clients, many ids.
 func (l *lab) calls(id, title string, forms []string, ours, plain []string, setup map[string][]string) row {
-	r := row{ID: id, Title: title, About: fmt.Sprintf("8 clients, %d ids, prepared statements.", idCount()), Columns: columns("/s", forms...)}
+	r := row{ID: id, Title: title, About: fmt.Sprintf("8 clients, %s ids, prepared statements.", grouped(float64(idCount()))), Columns: columns("/s", forms...)}
 	for _, side := range []struct {
 		database, name, lacks string
 		sql                   []string
@@ -334,7 +334,7 @@ func (l *lab) rows(growthSizes []int) []row {
 			Columns: []column{{"to the start", "ms", true}, {"the creation itself", "ms", true}}},
 			l.having(nil, "locks", "notify", "pgmq delete", "river", "graphile"),
 			func(ctx context.Context, q *queue, _ int) ([]float64, error) { return l.toStart(ctx, q) }),
-		of(row{ID: "snapshot", Title: "A backlog under an old snapshot", About: fmt.Sprintf("%d tasks in batches of 10, or as many as a minute suffices for, while a transaction keeps a snapshot from before.", scaled(200_000)),
+		of(row{ID: "snapshot", Title: "A backlog under an old snapshot", About: fmt.Sprintf("%s tasks in batches of 10, or as many as a minute suffices for, while a transaction keeps a snapshot from before.", grouped(float64(scaled(200_000)))),
 			whole: true, rounds: 1, Columns: []column{{Name: "first tenth", Unit: "/s"}, {Name: "last tenth", Unit: "/s"}, {Name: "last to first", Unit: "ratio"}}},
 			steps("locks", "plain", "pgmq archive"),
 			func(ctx context.Context, q *queue, _ int) ([]float64, error) {
