@@ -346,13 +346,13 @@ func (l *lab) idle(ctx context.Context, q *queue, number int) (rates []float64, 
 		return get[float64](ctx, l, "postgres", "select (xact_commit + xact_rollback)::float8 from pg_stat_database where datname = '"+q.database+"'")
 	}
 	err = l.during(ctx, q, workers{number: number, batch: 1}, func(int64) {}, func(ctx context.Context) error {
-		pause(ctx, max(2*time.Second, *duration)) // They come, look, and go to sleep; and the server's counters are a second late.
+		pause(ctx, max(2*time.Second, 10**duration)) // They come, look, and go to sleep; and the counters of idle sessions are up to 10 s late.
 		before, err := count()
 		if err != nil {
 			return err
 		}
 		began, work := time.Now(), processorTime(l.serverPID())
-		pause(ctx, max(2*time.Second, 7**duration))
+		pause(ctx, max(2*time.Second, 10**duration))
 		after, err := count()
 		took := time.Since(began).Seconds()
 		rates = []float64{(after - before) / took, (processorTime(l.serverPID()) - work).Seconds() * 1000 / took}
