@@ -36,7 +36,7 @@ tools: $(BIN)/sqlc $(BIN)/goose $(BIN)/staticcheck $(BIN)/gotestsum ## install t
 .PHONY: test
 test: tools ## run every test against every target that can be had, and say what was skipped and why
 	go vet ./... && go build ./...
-	for dir in lockstest examples/spreadsheets; do (cd $$dir && $(BIN)/gotestsum --format pkgname -- -count=1 ./...) || exit 1; done
+	for dir in lockstest bench examples/spreadsheets; do (cd $$dir && $(BIN)/gotestsum --format pkgname -- -count=1 ./...) || exit 1; done
 	cd tests && go run ./cmd/targets -bin $(BIN)
 
 # Versions of npm's @embedded-postgres packages: real server binaries, nothing else.
@@ -64,7 +64,15 @@ test-yugabyte: tools ## run the tests on YugabyteDB: LOCKS_TEST_YUGABYTE_URL, or
 	$(TARGETS) -only yugabyte,yugabyte-plain
 
 .PHONY: bench
-bench: ## measure what docs/ claims: make bench KIND=key (needs pgbench)
+bench: ## measure beside what people would use instead: make bench (ROUNDS=, DURATION=, ROWS=, GROWTH=, STEADY=, FORCE=1: see docs/development.md)
+	cd bench && go run . $(foreach option,ROUNDS DURATION ROWS GROWTH STEADY RATE OUT,$(if $($(option)),-$(shell echo $(option) | tr A-Z a-z) '$($(option))')) $(if $(FORCE),-force)
+
+.PHONY: bench-docs
+bench-docs: ## write the pages' tables and charts from docs/benchmarks/results.json
+	cd bench && go run . -docs
+
+.PHONY: bench-calls
+bench-calls: ## measure single calls against bare statements: make bench-calls KIND=key (needs pgbench)
 	cd tests && go run ./cmd/bench -kind '$(KIND)' $(ARGS)
 
 .PHONY: generate
@@ -87,12 +95,12 @@ verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is no
 		|| { echo 'db/ is not what sqlc makes: run make generate'; exit 1; }
 	@tests/api.sh | diff docs/api.txt - || { echo 'docs/api.txt is not what is exported: run make generate, and look at what changed'; exit 1; }
 	cd tests && go run ./cmd/migration -check
-	for dir in . lockstest tests examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
+	for dir in . lockstest tests bench examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
 
 .PHONY: lint
 lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, plpgsql_check, and what YugabyteDB refuses
 	@test -z "$$(gofmt -l . )" || { gofmt -d .; exit 1; }
-	for dir in . lockstest tests examples/spreadsheets; do (cd $$dir && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
+	for dir in . lockstest tests bench examples/spreadsheets; do (cd $$dir && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
 	$(BIN)/sqlc compile
 	cd tests && go test -count=1 -v -run TestLint . ./yugabytelint | grep -vE '^=== '
 

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
+)
+
+// What is measured of this package's Go side is called here and nowhere else.
+
+func exclusive(ctx context.Context, pool *pgxpool.Pool, key int64) error {
+	return locks.Exclusive(ctx, pool, key, func(pgx.Tx) error { return nil })
+}
+
+func shared(ctx context.Context, pool *pgxpool.Pool, key int64) error {
+	return locks.Shared(ctx, pool, key, func(pgx.Tx) error { return nil })
+}
+
+func ourTasks() *queue {
+	return &queue{
+		id: "locks", name: "locks", database: "locks",
+		lacks: "-",
+		setup: func(ctx context.Context, l *lab) error {
+			return l.exec(ctx, "locks", "create sequence task_number cache 100", quietCreateTask)
+		},
+		empty:    "truncate lock.task",
+		fill:     "insert into lock.task (id) select 'task ' || nextval('task_number') from generate_series(1, $1::integer)",
+		finished: "insert into lock.task (id, status, attempt) select 'task ' || nextval('task_number'), 'done', 1 from generate_series(1, $1::integer)",
+		left:     "select exists (select from lock.task where status in ('new', 'in_progress'))",
+		sizes:    "pg_total_relation_size('lock.task')",
+		create: func(ctx context.Context, conn *pgx.Conn, sent int64) error {
+			_, err := conn.Exec(ctx, "select lock.create_task('task ' || nextval('task_number'), payload => $1)", payload(sent))
+			return err
+		},
+		step: func(conn *pgx.Conn) step {
+			q := db.New(conn)
+			next := db.SettleAndCaptureParams{
+				Ids: []string{}, Attempts: []int64{}, Results: []string{}, QueueID: "default", Statuses: []string{"new", "failed"},
+				Shortest: time.Second, Longest: time.Hour, MaxTries: 25,
+			}
+			return func(ctx context.Context, size int) (int, error) {
+				next.Max = int32(size)
+				for {
+					tasks, err := q.SettleAndCapture(ctx, next)
+					if err != nil {
+						return 0, err
+					}
+					again := len(tasks) == 0 && next.Since != nil
+					next.Ids, next.Attempts, next.Results, next.Since = []string{}, []int64{}, []string{}, nil
+					for _, task := range tasks {
+						next.Ids, next.Attempts, next.Results = append(next.Ids, task.ID), append(next.Attempts, task.Attempt), append(next.Results, "done")
+					}
+					// As locks.WorkTasks does: from where the last full batch ended, else from the beginning.
+					if len(tasks) == size {
+						next.Since = &tasks[size-1].AvailableAt
+					}
+					if !again {
+						return len(tasks), nil
+					}
+				}
+			}
+		},
+		work: func(ctx context.Context, l *lab, how workers, handle func(int64)) error {
+			pool, err := l.pool(ctx, l.url("locks"), min(how.number, 8)+1) // One listens.
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			return loops(ctx, how.number, func(ctx context.Context) error {
+				return locks.WorkTaskBatches(ctx, pool, "default", func(_ context.Context, tasks []db.Task) []error {
+					for _, task := range tasks {
+						handle(sentAt(task.Payload))
+					}
+					return nil
+				}, &locks.TaskOptions{BatchSize: how.batch})
+			})
+		},
+	}
+}
+
+// quietCreateTask makes a lock.create_task that wakes nobody, to see what waking costs.
+const quietCreateTask = `
+	do $$
+	declare
+		loud   text := replace(pg_get_functiondef('lock.create_task'::regproc), 'create_task', 'quiet_create_task');
+		quiet  text := regexp_replace(loud, 'perform lock_internal\.wake\([^;]*\);', '');
+	begin
+		if quiet = loud then
+			raise exception 'lock.create_task does not call lock_internal.wake any more: take the wake-up out of it in another way';
+		end if;
+		execute quiet;
+	end;
+	$$`
+
+func quietTasks() *queue {
+	q := ourTasks()
+	q.name, q.lacks, q.work = "locks, without its wake-up", "idle workers find new tasks late", nil
+	q.create = func(ctx context.Context, conn *pgx.Conn, sent int64) error {
+		_, err := conn.Exec(ctx, "select lock.quiet_create_task('task ' || nextval('task_number'), payload => $1)", payload(sent))
+		return err
+	}
+	return q
+}
+
+// requests are settled by so many workers for the duration; all of a queue that l.fillRequests has filled.
+func requests(ctx context.Context, pool *pgxpool.Pool, number int, handle func(n int)) error {
+	return loops(ctx, number, func(ctx context.Context) error {
+		return locks.WorkRequests(ctx, pool, "default", func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
+			handle(len(batch))
+			return nil
+		}, nil)
+	})
+}
+
+// fillRequests makes n requests, some of the same entity, behind others that are put back until later.
+func (l *lab) fillRequests(ctx context.Context, n, each, delayed int) error {
+	add := "insert into lock.request (request_type, entity_id, created_at, available_at) select 'update', "
+	return l.exec(ctx, "locks", "truncate lock.request, lock.request_batch",
+		fmt.Sprintf(add+"'later ' || n, clock_timestamp(), clock_timestamp() + interval '1 day' from generate_series(1, %d) n", delayed),
+		fmt.Sprintf(add+"(n %% %d)::text, clock_timestamp(), null from generate_series(1, %d) n", max(1, n/each), n),
+		"vacuum analyze", "checkpoint")
+}
+
+func payload(sent int64) string { return fmt.Sprintf(`{"sent": %d}`, sent) }
+
+func sentAt(payload []byte) int64 {
+	var message struct{ Sent int64 }
+	json.Unmarshal(payload, &message)
+	return message.Sent
+}
