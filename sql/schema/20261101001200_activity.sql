@@ -588,14 +588,15 @@ from (
     group by task.queue_id
     union all
     select
-        'request',
+        'request'::text as kind,
         request.queue_id,
-        count(*) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at)),
-        count(*) filter (where request.settled_at is null and request.available_at > now.at),
-        null,
-        null,
-        count(*) filter (where request.settled_at is not null),
+        count(*) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at)) as ready,
+        count(*) filter (where request.settled_at is null and request.available_at > now.at) as delayed,
+        null::bigint as running,
+        null::bigint as overdue,
+        count(*) filter (where request.settled_at is not null) as dead,
         min(request.created_at) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at))
+            as oldest_ready
     from (
         select request.queue_id, request.settled_at, request.available_at, request.created_at
         from lock.request
