@@ -561,6 +561,8 @@ func TestGrantsStandby(t *testing.T) {
 			"create_mutex('a')", "acquire_mutex('a')", "acquire_mutex('b')", "release_mutex('a')", "release_mutex('b')", "create_timeout('a', '1 hour')",
 			"acquire_timeout('a')", "acquire_time_slot('a', '1 hour')", "acquire_time_slot('b', '1 hour')",
 			"create_throttled_resource('a', '1 hour')", "lock_throttled_resource('a', 'why')",
+			// The list of idle workers is unlogged. In Go a worker of a paused queue gets no further than to start_idling.
+			"await_task()", "await_request(gen_random_uuid())", "start_idling('lock_task', 'q', 'w', '1 minute')", "stop_idling('lock_task', 'q', 'w')",
 		},
 		"locks_owner": {
 			"force_release_mutex('a', 'why')", "force_release_timeout('a', 'why')", "force_release_time_slot('a', 'why')", "force_release_throttled_resource('a', 'why')",

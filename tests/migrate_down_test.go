@@ -30,8 +30,11 @@ func TestMigrateDownRefusesToDropWhatIsNeeded(t *testing.T) {
 			"a mutex":     {"select lock.acquire_mutex('a')", "1 mutexes that are acquired (lock.mutex)", "select lock.release_mutex('a')"},
 			"a timeout":   {"select lock.create_timeout('a', '1 hour'), lock.acquire_timeout('a')", "1 timeouts that have not passed", "update lock.timeout set ts = '-infinity'"},
 			"a time slot": {"select lock.acquire_time_slot('a', '100 days')", "1 time slots that are not over", "delete from lock.time_slot"},
-			"a throttle": {"select lock.create_throttled_resource('a', '1 hour'), lock.lock_throttled_resource('a', 'me')", "1 resources that are throttled",
+			"a throttle": {"select lock.create_throttled_resource('a', '1 hour'), lock.lock_throttled_resource('a', 'me')", "1 resources that were granted",
 				"delete from lock.throttled_resource"},
+			"one permit of several": {"select lock.create_throttled_resource('a', '1 hour', 3), lock.lock_throttled_resource('a', 'me')", "1 resources that were granted",
+				"delete from lock.throttled_resource; delete from lock.throttled_permit"},
+			"a paused queue": {"select lock.pause_queue('task', 'q', 'why')", "1 queues that are paused (lock.queue_pause)", "select lock.resume_queue('task', 'q')"},
 			"leases": {"select lock.acquire_lease(name, 'me', '1 hour') from unnest('{a,b}'::text[]) name", "2 leases that are held (lock.lease)",
 				"select lock.release_lease('a', 1), lock.release_lease('b', 1)"},
 			"a task":          {"select lock.create_task('a')", "1 tasks that are not done (lock.task)", "select lock.set_status('a', 'done')"},
@@ -111,6 +114,17 @@ func TestMigrateDownWaitsForWhatIsBeingAdded(t *testing.T) {
 	if err := try(t, open(t, advisory)); code(err) != "55006" || !strings.Contains(err.Error(), "1 tasks that are not done") {
 		t.Errorf("got %v", err)
 	}
+	t.Run("an old snapshot is refused", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.sessionAs(t, e.super).exec("alter role locks_owner in database " + e.pool.Config().ConnConfig.Database + " set default_transaction_isolation = 'repeatable read'")
+		err := down(e.owner, 8)
+		if code(err) != "25001" || !strings.Contains(err.Error(), `PGOPTIONS='-c default_transaction_isolation=read\ committed'`) {
+			t.Errorf("got %v", err)
+		}
+		mutate(t, e, "refuse_loss", "not in ('read committed', 'read uncommitted')", "is null")
+		must(t, try(t, e)) // It is lost.
+	})
 	t.Run("without the lock it is lost", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)

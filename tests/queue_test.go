@@ -473,6 +473,22 @@ func TestQueueAwait(t *testing.T) {
 				idle(t, s, k)
 				answers(e.sessionAs(t, e.super), 1, "select count(*) from lock.idle_worker where until > clock_timestamp() + interval '1 hour'")
 			})
+			t.Run("does not sleep over who looked before its line was made longer", func(t *testing.T) {
+				t.Parallel()
+				e := awaitAlone(t, open(t, advisory))
+				w, p := e.session(t), e.session(t)
+				w.exec("listen lock_" + k.kind)
+				idle(t, w, k)
+				taskOwner(t, e, "update lock.idle_worker set until = clock_timestamp() + interval '1 hour'")
+				mutate(t, e, "wake", "constant timestamptz := clock_timestamp()", "constant timestamptz := clock_timestamp() + interval '90 minutes'")
+				w.exec("begin")
+				ids, sleep := awaited(w, k.call)
+				p.exec(k.produce) // The line as it is committed counts no more: so late is it.
+				w.exec("commit")
+				if ids != "" || sleep > time.Minute || oversleeps(t, w, k) {
+					t.Errorf("%q, and it sleeps for %v", ids, sleep)
+				}
+			})
 			t.Run("calls in one transaction are refused", func(t *testing.T) {
 				t.Parallel()
 				e := open(t, advisory)

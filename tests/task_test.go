@@ -18,7 +18,7 @@ import (
 
 // taskPublished is the capture as the article has it, with an attempt to tell its grants apart.
 const taskPublished = `create or replace function lock.capture(max integer, queue_id text default 'default', statuses text[] default '{new,failed}',
-		owner text default null, since timestamptz default null)
+		owner text default null, since timestamptz default null, max_tries integer default null)
 	returns setof lock.task language sql security definer set search_path = pg_catalog, pg_temp as $$
 	update lock.task set status = 'in_progress', attempt = attempt + 1
 	where task.id in (
@@ -444,6 +444,38 @@ func TestTaskRetries(t *testing.T) {
 		answers(super, true, "select bool_and(lock_internal.backoff(n, '1 s', '1 hour') between '30 min' and '1 hour') from unnest('{13,100,2147483647}'::integer[]) n")
 		answers(super, true, "select bool_and(lock_internal.backoff(n, '1 day', '1 day') = '1 day') from generate_series(1, 100) n")
 		answers(super, true, "select count(distinct lock_internal.backoff(5, '1 s', '1 hour')) > 90 from generate_series(1, 100)")
+	})
+	t.Run("what kills its workers is given up, too", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('a', timeout => '1 minute'), lock.create_task('own', retries_left => 3, timeout => '1 minute')")
+		for _, call := range []string{"lock.settle_and_capture('{}', '{}', '{}', 2, max_tries => 2)", "lock.await_task(max => 2, max_tries => 2)"} {
+			answers(s, "a own", "select string_agg(id, ' ' order by id) from "+call)
+			taskOwner(t, e, "update lock.task set deadline = clock_timestamp()")
+		}
+		answers(s, "own", "select string_agg(id, ' ' order by id) from lock.await_task(max => 2, max_tries => 2)")
+		answers(s, "a failed 2 not settled within its timeout", "select concat_ws(' ', id, status, tries, message) from lock.dead_letter")
+		answers(s, true, "select lock.retry_task('a', null)")
+		for range 30 {
+			answers(s, "a:", "select string_agg(concat(id, ':', retries_left), ' ') from lock.capture(1)") // It does what it is told.
+			taskOwner(t, e, "update lock.task set deadline = clock_timestamp() where id = 'a'")
+		}
+		s.fails("22023", "select lock.capture(1, max_tries => 0)")
+	})
+	t.Run("what is given back can be captured from the same statuses", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_task('a', status => 'done', retries_left => 5)")
+		for attempt := 1; attempt <= 2; attempt++ {
+			answers(s, fmt.Sprint("a:", attempt), captured+"lock.capture(1, statuses => '{done,failed}')")
+			s.exec("select lock.settle_and_capture('{a}', $1, '{new}', 0, statuses => '{done,failed}')", []int64{int64(attempt)})
+			answers(s, "done 0 5", "select concat_ws(' ', status, tries, retries_left) from lock.get_task('a')")
+		}
+		answers(s, "a:3", "select string_agg(id || ':' || attempt, ' ') from lock.await_task(statuses => '{failed,done}')")
+		s.exec("select lock.await_task('{a}', '{3}', '{new}', 0, statuses => '{failed,done}')")
+		answers(s, "failed 0 5", "select concat_ws(' ', status, tries, retries_left) from lock.get_task('a')")
 	})
 	t.Run("a dead letter that timed out says so", func(t *testing.T) {
 		t.Parallel()

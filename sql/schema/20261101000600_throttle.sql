@@ -580,7 +580,7 @@ end;
 $$;
 -- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.throttled_resource_status, lock.throttled_permit, lock.throttled_resource}');
-select lock_internal.refuse_loss('lock.throttled_resource_status', 'throttled', 'resources that are throttled');
+select lock_internal.refuse_loss('lock.throttled_resource_status', 'permits_left < permits', 'resources that were granted within their interval');
 
 -- functions of throttle: written by make migration, not by hand
 

@@ -100,6 +100,7 @@ as $$
 declare
     line  lock.idle_worker;
 begin
+    perform lock_internal.check_primary();
     if lock_internal.is_yugabyte() then
         return true;
     end if;
@@ -178,6 +179,7 @@ as $$
 declare
     moment  constant timestamptz := clock_timestamp();
 begin
+    perform lock_internal.check_primary();
     perform lock_internal.check_id(start_idling.channel, 'channel');
     if octet_length(start_idling.channel) > 63 then
         raise exception 'a channel''s name has at most 63 bytes, and this one %', octet_length(start_idling.channel)
@@ -215,7 +217,7 @@ comment on function lock.start_idling(text, text, text, interval) is
     'workers: (1) listen; (2) start_idling, committed; (3) lock.open_transactions, committed; (4) look for work once more; sleep until a '
     'notification or until less than lasting is over, and, in growing pauses, ask whether one of the transactions of step 3 is gone; look '
     'again. A worker that dies costs its queue needless notifications for lasting, nothing else. Never waits for producers. '
-    'Errors: 22004 null, 22023 empty or too long, or a bad interval.';
+    'Errors: 22004 null, 22023 empty or too long, or a bad interval; 25006 on a standby.';
 
 -- file: sql/functions/wake/end_look.sql
 -- +goose StatementBegin
@@ -265,7 +267,17 @@ begin
         if not found then
             return 0;
         elsif line.until < moment + end_look.poll + interval '1 second' then
+            -- Who looks before this is committed may find that the line has run out: the look that counts is the next, as for a new line.
             perform lock.start_idling(end_look.channel, end_look.queue_id, end_look.worker, lasting);
+            update lock.idle_worker
+            set since = moment,
+                listed_by = pg_current_xact_id()::text::bigint,
+                horizon = null
+            where idle_worker.channel = end_look.channel
+              and idle_worker.queue_id = end_look.queue_id
+              and idle_worker.until > moment
+              and idle_worker.worker = end_look.worker;
+            return 0;
         end if;
     end if;
     age := least(moment - line.since, interval '1 second');
@@ -481,6 +493,7 @@ as $$
 declare
     moment  constant timestamptz := clock_timestamp();
 begin
+    perform lock_internal.check_primary();
     perform lock_internal.check_id(stop_idling.channel, 'channel');
     perform lock_internal.check_id(stop_idling.queue_id, 'queue_id');
     perform lock_internal.check_id(stop_idling.worker, 'worker');
@@ -495,7 +508,7 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.stop_idling(text, text, text) is
-    'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long.';
+    'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long; 25006 on a standby.';
 
 -- end of functions
 
@@ -516,6 +529,7 @@ end;
 $$;
 -- +goose StatementEnd
 select lock_internal.refuse_dependents('{lock.idle_worker, lock.queue_pause}');
+select lock_internal.refuse_loss('lock.queue_pause', 'resumed_at is null', 'queues that are paused');
 
 -- functions of wake: written by make migration, not by hand
 

@@ -155,6 +155,31 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/task/check_statuses.sql
+-- +goose StatementBegin
+-- check_statuses refuses a list of statuses that capture cannot take tasks from.
+create or replace function lock_internal.check_statuses(
+    statuses  text[]
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_statuses.statuses is null then
+        raise exception 'statuses must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass some of new, failed and done, in the order of preference, as in ''{new,failed}''.';
+    elsif cardinality(check_statuses.statuses) = 0 or not check_statuses.statuses <@ '{new,done,failed}' then
+        raise exception 'statuses must be some of new, failed and done, not %', left(check_statuses.statuses::text, 60)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'A task that is in_progress is taken over by any capture once its timeout has passed, and not before.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/task/backoff.sql
 -- +goose StatementBegin
 -- backoff is the pause after so many tries: twice as long each time, with jitter, between shortest and longest.
@@ -187,8 +212,8 @@ $$;
 -- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
 -- the same tasks go through them in the same order.
 --
--- dead is failed with no capture left. retry is failed with a pause that grows with the tries, and dead at max_tries when the task has
--- no limit of its own.
+-- new is given back to those who capture from statuses, and gets the first of them when new is none. dead is failed with no
+-- capture left. retry is failed with a pause that grows with the tries, and dead at max_tries when the task has no limit of its own.
 create or replace function lock_internal.settle(
     ids        text[],
     attempts   bigint[],
@@ -198,7 +223,8 @@ create or replace function lock_internal.settle(
     messages   text[],
     shortest   interval  default '1 second',
     longest    interval  default '1 hour',
-    max_tries  integer   default 25
+    max_tries  integer   default 25,
+    statuses   text[]    default '{new,failed}'
 )
 returns bigint
 language plpgsql
@@ -213,6 +239,7 @@ set enable_mergejoin = off
 as $$
 declare
     given    constant integer := cardinality(settle.ids);
+    back     text := 'new';
     settled  bigint;
 begin
     perform lock_internal.check_ids(settle.ids);
@@ -257,8 +284,15 @@ begin
         end if;
     end if;
 
+    if settle.statuses is distinct from '{new,failed}' then
+        perform lock_internal.check_statuses(settle.statuses);
+        if 'new' <> all (settle.statuses) then
+            back := settle.statuses[array_lower(settle.statuses, 1)];
+        end if;
+    end if;
+
     update lock.task
-    set status = case result.status when 'done' then lock.task_status 'done' when 'new' then 'new' else 'failed' end,
+    set status = case result.status when 'done' then lock.task_status 'done' when 'new' then back::lock.task_status else 'failed' end,
         tries = case result.status when 'done' then 0 when 'new' then task.tries - 1 else task.tries end,
         retries_left = case result.status
             when 'done' then task.retries_left
@@ -294,31 +328,6 @@ end;
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/task/check_statuses.sql
--- +goose StatementBegin
--- check_statuses refuses a list of statuses that capture cannot take tasks from.
-create or replace function lock_internal.check_statuses(
-    statuses  text[]
-)
-returns void
-language plpgsql
-immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if check_statuses.statuses is null then
-        raise exception 'statuses must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass some of new, failed and done, in the order of preference, as in ''{new,failed}''.';
-    elsif cardinality(check_statuses.statuses) = 0 or not check_statuses.statuses <@ '{new,done,failed}' then
-        raise exception 'statuses must be some of new, failed and done, not %', left(check_statuses.statuses::text, 60)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'A task that is in_progress is taken over by any capture once its timeout has passed, and not before.';
-    end if;
-end;
-$$;
--- +goose StatementEnd
-
 -- file: sql/functions/task/capture.sql
 -- +goose StatementBegin
 -- capture gives the caller at most max tasks of a queue, and each attempt of a task to one caller only.
@@ -335,11 +344,12 @@ $$;
 --
 -- Plans are kept for a session and must be right for every size of the table: hence the settings.
 create or replace function lock.capture(
-    max       integer,
-    queue_id  text         default 'default',
-    statuses  text[]       default '{new,failed}',
-    owner     text         default null,
-    since     timestamptz  default null
+    max        integer,
+    queue_id   text         default 'default',
+    statuses   text[]       default '{new,failed}',
+    owner      text         default null,
+    since      timestamptz  default null,
+    max_tries  integer      default null
 )
 returns setof lock.task
 language plpgsql
@@ -362,10 +372,12 @@ begin
         capture.max > 0 and octet_length(capture.queue_id) between 1 and 1024
         and cardinality(capture.statuses) > 0 and capture.statuses <@ '{new,done,failed}'
         and coalesce(octet_length(capture.owner), 1) between 1 and 1024
+        and coalesce(capture.max_tries, 1) > 0
     ) is not true then
         perform lock_internal.check_count(capture.max, 'max');
         perform lock_internal.check_id(capture.queue_id, 'queue_id');
         perform lock_internal.check_statuses(capture.statuses);
+        perform lock_internal.check_count(coalesce(capture.max_tries, 1), 'max_tries');
         perform lock_internal.check_id(capture.owner, 'owner');
     end if;
 
@@ -395,13 +407,14 @@ begin
         ) as held;
         update lock.task
         set status = 'failed',
+            retries_left = 0,
             available_at = began,
             deadline = null,
             message = 'not settled within its timeout',
             changed_at = began
         where task.id = any (chosen)
           and task.queue_id = capture.queue_id
-          and task.retries_left = 0;
+          and (task.retries_left = 0 or task.retries_left is null and task.tries >= capture.max_tries);
     end if;
 
     foreach wanted in array ('{in_progress}' || capture.statuses)::lock.task_status[] loop
@@ -450,7 +463,7 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.capture(integer, text, text[], text, timestamptz) is
+comment on function lock.capture(integer, text, text[], text, timestamptz, integer) is
     'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, tries + 1, retries_left - 1, oldest available_at first within one status, '
     'statuses in their order of preference, before them all tasks that have been in_progress for longer than their timeout. Returns them as they '
     'are now; give their attempt back to lock.set_status. Never waits and never gives one attempt to two callers; no row: nothing can be '
@@ -458,8 +471,9 @@ comment on function lock.capture(integer, text, text[], text, timestamptz) is
     '(null: everything; infinity or a time to come: nothing); for workers that take one full batch after the other: the last available_at of '
     'a full batch, so that an old snapshot does not slow them down, and null when a batch was not full and once a second. '
     'In a transaction: a rollback puts the tasks back, others skip them until then; settle '
-    'before you capture, and do nothing that can wait afterwards. A timed-out task without a retry becomes failed instead. '
-    'Errors: 22004 null max, queue_id or statuses; 22023 max below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
+    'before you capture, and do nothing that can wait afterwards. A timed-out task without a retry becomes failed instead, and so '
+    'does one without a retries_left of its own after max_tries captures (null: never). '
+    'Errors: 22004 null max, queue_id or statuses; 22023 max or max_tries below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
     'From the state transition of the SQL locks article, whose query gives one task to two callers.';
 
 -- file: sql/functions/task/settle_and_capture.sql
@@ -494,7 +508,7 @@ begin
         perform lock_internal.settle(
             settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
             settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
-            settle_and_capture.max_tries
+            settle_and_capture.max_tries, settle_and_capture.statuses
         );
     end if;
     if settle_and_capture.max = 0 then
@@ -503,7 +517,10 @@ begin
     end if;
     return query
         select *
-        from lock.capture(settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since);
+        from lock.capture(
+            settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since,
+            settle_and_capture.max_tries
+        );
 end;
 $$;
 -- +goose StatementEnd
@@ -511,10 +528,10 @@ $$;
 comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer) is
     'Settles a worker''s last batch, leaving out what is stale, then captures the next as lock.capture does, and returns that; max 0: captures '
     'nothing. One round trip and one commit for both, and no deadlock between workers. ids, attempts as captured, results, and, one each or '
-    'null, delays and messages, as in lock.set_status. It does what it is told by the results: new (as if it had not been captured), done, failed (to '
+    'null, delays and messages, as in lock.set_status. It does what it is told by the results: new (as if it had not been captured; when statuses leave out new, the first of them), done, failed (to '
     'be captured again after its delay, at once without), dead (failed, and no capture is left), or retry: failed, to be captured again '
     'after its delay, or, without one, after a pause that doubles with its tries, with jitter, between shortest and longest; one '
-    'without a retries_left of its own is dead after max_tries. Pass empty arrays when there is nothing to settle. '
+    'without a retries_left of its own is dead after max_tries, also when its time runs out. Pass empty arrays when there is nothing to settle. '
     'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; none of both happens then.';
 
 -- file: sql/functions/task/next_task_in.sql
@@ -620,7 +637,7 @@ begin
     perform lock_internal.check_id(myself, 'worker');
     perform lock_internal.check_interval(await_task.poll, 'poll', true);
     perform lock.settle_and_capture(
-        await_task.ids, await_task.attempts, await_task.results, 0, await_task.queue_id,
+        await_task.ids, await_task.attempts, await_task.results, 0, await_task.queue_id, await_task.statuses,
         delays => await_task.delays, messages => await_task.messages,
         shortest => await_task.shortest, longest => await_task.longest, max_tries => await_task.max_tries
     );
@@ -632,7 +649,9 @@ begin
     listed := lock_internal.begin_look('lock_task', await_task.queue_id, myself);
     return query
         select task.id, task.attempt, task.tries, task.retries_left, task.deadline, task.message, task.payload, 0::double precision
-        from lock.capture(await_task.max, await_task.queue_id, await_task.statuses, await_task.owner) as task;
+        from lock.capture(
+            await_task.max, await_task.queue_id, await_task.statuses, await_task.owner, max_tries => await_task.max_tries
+        ) as task;
     if found then
         if listed is not null then
             perform lock.stop_idling('lock_task', await_task.queue_id, myself);
@@ -1417,16 +1436,16 @@ drop function if exists lock.next_task_in(text, text[]);
 drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer);
 
 -- gone: sql/functions/task/capture.sql
-drop function if exists lock.capture(integer, text, text[], text, timestamptz);
-
--- gone: sql/functions/task/check_statuses.sql
-drop function if exists lock_internal.check_statuses(text[]);
+drop function if exists lock.capture(integer, text, text[], text, timestamptz, integer);
 
 -- gone: sql/functions/task/settle.sql
-drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[], text[], interval, interval, integer);
+drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[], text[], interval, interval, integer, text[]);
 
 -- gone: sql/functions/task/backoff.sql
 drop function if exists lock_internal.backoff(integer, interval, interval);
+
+-- gone: sql/functions/task/check_statuses.sql
+drop function if exists lock_internal.check_statuses(text[]);
 
 -- gone: sql/functions/task/check_ids.sql
 drop function if exists lock_internal.check_ids(text[]);

@@ -1,7 +1,8 @@
 -- refuse_loss stops a migration that goes down over rows that somebody still needs, unless lock.drop is 'everything'.
 --
--- The exclusive lock comes first: what a transaction in progress is about to add would be dropped uncounted. goose prints
--- neither hints nor warnings, so the message of the error says it all, and the warning is for the server's log.
+-- The exclusive lock comes first: what a transaction in progress is about to add would be dropped uncounted, and under a snapshot
+-- that is older than the lock it would be all the same. goose prints neither hints nor warnings, so the message of the error says
+-- it all, and the warning is for the server's log.
 create or replace function lock_internal.refuse_loss(
     relation   text,
     condition  text,
@@ -19,6 +20,11 @@ begin
         return;
     end if;
     if version() not like '%-YB-%' and refuse_loss.relation like 'lock.%' then
+        if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+            raise exception 'goose down counts what it would drop under READ COMMITTED: run it with PGOPTIONS=''-c default_transaction_isolation=read\ committed'''
+                using errcode = 'active_sql_transaction',
+                      hint = 'In a DSN the setting is options=-c%20default_transaction_isolation%3Dread%5C%20committed.';
+        end if;
         execute 'lock table ' || refuse_loss.relation || ' in access exclusive mode';
     end if;
     execute format('select count(*) from %s where %s', refuse_loss.relation, refuse_loss.condition) into lost;

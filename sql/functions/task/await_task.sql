@@ -43,7 +43,7 @@ begin
     perform lock_internal.check_id(myself, 'worker');
     perform lock_internal.check_interval(await_task.poll, 'poll', true);
     perform lock.settle_and_capture(
-        await_task.ids, await_task.attempts, await_task.results, 0, await_task.queue_id,
+        await_task.ids, await_task.attempts, await_task.results, 0, await_task.queue_id, await_task.statuses,
         delays => await_task.delays, messages => await_task.messages,
         shortest => await_task.shortest, longest => await_task.longest, max_tries => await_task.max_tries
     );
@@ -55,7 +55,9 @@ begin
     listed := lock_internal.begin_look('lock_task', await_task.queue_id, myself);
     return query
         select task.id, task.attempt, task.tries, task.retries_left, task.deadline, task.message, task.payload, 0::double precision
-        from lock.capture(await_task.max, await_task.queue_id, await_task.statuses, await_task.owner) as task;
+        from lock.capture(
+            await_task.max, await_task.queue_id, await_task.statuses, await_task.owner, max_tries => await_task.max_tries
+        ) as task;
     if found then
         if listed is not null then
             perform lock.stop_idling('lock_task', await_task.queue_id, myself);

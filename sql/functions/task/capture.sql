@@ -12,11 +12,12 @@
 --
 -- Plans are kept for a session and must be right for every size of the table: hence the settings.
 create or replace function lock.capture(
-    max       integer,
-    queue_id  text         default 'default',
-    statuses  text[]       default '{new,failed}',
-    owner     text         default null,
-    since     timestamptz  default null
+    max        integer,
+    queue_id   text         default 'default',
+    statuses   text[]       default '{new,failed}',
+    owner      text         default null,
+    since      timestamptz  default null,
+    max_tries  integer      default null
 )
 returns setof lock.task
 language plpgsql
@@ -39,10 +40,12 @@ begin
         capture.max > 0 and octet_length(capture.queue_id) between 1 and 1024
         and cardinality(capture.statuses) > 0 and capture.statuses <@ '{new,done,failed}'
         and coalesce(octet_length(capture.owner), 1) between 1 and 1024
+        and coalesce(capture.max_tries, 1) > 0
     ) is not true then
         perform lock_internal.check_count(capture.max, 'max');
         perform lock_internal.check_id(capture.queue_id, 'queue_id');
         perform lock_internal.check_statuses(capture.statuses);
+        perform lock_internal.check_count(coalesce(capture.max_tries, 1), 'max_tries');
         perform lock_internal.check_id(capture.owner, 'owner');
     end if;
 
@@ -72,13 +75,14 @@ begin
         ) as held;
         update lock.task
         set status = 'failed',
+            retries_left = 0,
             available_at = began,
             deadline = null,
             message = 'not settled within its timeout',
             changed_at = began
         where task.id = any (chosen)
           and task.queue_id = capture.queue_id
-          and task.retries_left = 0;
+          and (task.retries_left = 0 or task.retries_left is null and task.tries >= capture.max_tries);
     end if;
 
     foreach wanted in array ('{in_progress}' || capture.statuses)::lock.task_status[] loop
@@ -126,7 +130,7 @@ begin
 end;
 $$;
 
-comment on function lock.capture(integer, text, text[], text, timestamptz) is
+comment on function lock.capture(integer, text, text[], text, timestamptz, integer) is
     'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, tries + 1, retries_left - 1, oldest available_at first within one status, '
     'statuses in their order of preference, before them all tasks that have been in_progress for longer than their timeout. Returns them as they '
     'are now; give their attempt back to lock.set_status. Never waits and never gives one attempt to two callers; no row: nothing can be '
@@ -134,6 +138,7 @@ comment on function lock.capture(integer, text, text[], text, timestamptz) is
     '(null: everything; infinity or a time to come: nothing); for workers that take one full batch after the other: the last available_at of '
     'a full batch, so that an old snapshot does not slow them down, and null when a batch was not full and once a second. '
     'In a transaction: a rollback puts the tasks back, others skip them until then; settle '
-    'before you capture, and do nothing that can wait afterwards. A timed-out task without a retry becomes failed instead. '
-    'Errors: 22004 null max, queue_id or statuses; 22023 max below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
+    'before you capture, and do nothing that can wait afterwards. A timed-out task without a retry becomes failed instead, and so '
+    'does one without a retries_left of its own after max_tries captures (null: never). '
+    'Errors: 22004 null max, queue_id or statuses; 22023 max or max_tries below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
     'From the state transition of the SQL locks article, whose query gives one task to two callers.';

@@ -3,8 +3,8 @@
 -- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
 -- the same tasks go through them in the same order.
 --
--- dead is failed with no capture left. retry is failed with a pause that grows with the tries, and dead at max_tries when the task has
--- no limit of its own.
+-- new is given back to those who capture from statuses, and gets the first of them when new is none. dead is failed with no
+-- capture left. retry is failed with a pause that grows with the tries, and dead at max_tries when the task has no limit of its own.
 create or replace function lock_internal.settle(
     ids        text[],
     attempts   bigint[],
@@ -14,7 +14,8 @@ create or replace function lock_internal.settle(
     messages   text[],
     shortest   interval  default '1 second',
     longest    interval  default '1 hour',
-    max_tries  integer   default 25
+    max_tries  integer   default 25,
+    statuses   text[]    default '{new,failed}'
 )
 returns bigint
 language plpgsql
@@ -29,6 +30,7 @@ set enable_mergejoin = off
 as $$
 declare
     given    constant integer := cardinality(settle.ids);
+    back     text := 'new';
     settled  bigint;
 begin
     perform lock_internal.check_ids(settle.ids);
@@ -73,8 +75,15 @@ begin
         end if;
     end if;
 
+    if settle.statuses is distinct from '{new,failed}' then
+        perform lock_internal.check_statuses(settle.statuses);
+        if 'new' <> all (settle.statuses) then
+            back := settle.statuses[array_lower(settle.statuses, 1)];
+        end if;
+    end if;
+
     update lock.task
-    set status = case result.status when 'done' then lock.task_status 'done' when 'new' then 'new' else 'failed' end,
+    set status = case result.status when 'done' then lock.task_status 'done' when 'new' then back::lock.task_status else 'failed' end,
         tries = case result.status when 'done' then 0 when 'new' then task.tries - 1 else task.tries end,
         retries_left = case result.status
             when 'done' then task.retries_left

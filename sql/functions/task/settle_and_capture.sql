@@ -28,7 +28,7 @@ begin
         perform lock_internal.settle(
             settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
             settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
-            settle_and_capture.max_tries
+            settle_and_capture.max_tries, settle_and_capture.statuses
         );
     end if;
     if settle_and_capture.max = 0 then
@@ -37,15 +37,18 @@ begin
     end if;
     return query
         select *
-        from lock.capture(settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since);
+        from lock.capture(
+            settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since,
+            settle_and_capture.max_tries
+        );
 end;
 $$;
 
 comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer) is
     'Settles a worker''s last batch, leaving out what is stale, then captures the next as lock.capture does, and returns that; max 0: captures '
     'nothing. One round trip and one commit for both, and no deadlock between workers. ids, attempts as captured, results, and, one each or '
-    'null, delays and messages, as in lock.set_status. It does what it is told by the results: new (as if it had not been captured), done, failed (to '
+    'null, delays and messages, as in lock.set_status. It does what it is told by the results: new (as if it had not been captured; when statuses leave out new, the first of them), done, failed (to '
     'be captured again after its delay, at once without), dead (failed, and no capture is left), or retry: failed, to be captured again '
     'after its delay, or, without one, after a pause that doubles with its tries, with jitter, between shortest and longest; one '
-    'without a retries_left of its own is dead after max_tries. Pass empty arrays when there is nothing to settle. '
+    'without a retries_left of its own is dead after max_tries, also when its time runs out. Pass empty arrays when there is nothing to settle. '
     'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; none of both happens then.';

@@ -20,6 +20,7 @@ as $$
 declare
     line  lock.idle_worker;
 begin
+    perform lock_internal.check_primary();
     if lock_internal.is_yugabyte() then
         return true;
     end if;

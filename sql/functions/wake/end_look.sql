@@ -44,7 +44,17 @@ begin
         if not found then
             return 0;
         elsif line.until < moment + end_look.poll + interval '1 second' then
+            -- Who looks before this is committed may find that the line has run out: the look that counts is the next, as for a new line.
             perform lock.start_idling(end_look.channel, end_look.queue_id, end_look.worker, lasting);
+            update lock.idle_worker
+            set since = moment,
+                listed_by = pg_current_xact_id()::text::bigint,
+                horizon = null
+            where idle_worker.channel = end_look.channel
+              and idle_worker.queue_id = end_look.queue_id
+              and idle_worker.until > moment
+              and idle_worker.worker = end_look.worker;
+            return 0;
         end if;
     end if;
     age := least(moment - line.since, interval '1 second');

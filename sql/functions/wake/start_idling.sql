@@ -17,6 +17,7 @@ as $$
 declare
     moment  constant timestamptz := clock_timestamp();
 begin
+    perform lock_internal.check_primary();
     perform lock_internal.check_id(start_idling.channel, 'channel');
     if octet_length(start_idling.channel) > 63 then
         raise exception 'a channel''s name has at most 63 bytes, and this one %', octet_length(start_idling.channel)
@@ -53,4 +54,4 @@ comment on function lock.start_idling(text, text, text, interval) is
     'workers: (1) listen; (2) start_idling, committed; (3) lock.open_transactions, committed; (4) look for work once more; sleep until a '
     'notification or until less than lasting is over, and, in growing pauses, ask whether one of the transactions of step 3 is gone; look '
     'again. A worker that dies costs its queue needless notifications for lasting, nothing else. Never waits for producers. '
-    'Errors: 22004 null, 22023 empty or too long, or a bad interval.';
+    'Errors: 22004 null, 22023 empty or too long, or a bad interval; 25006 on a standby.';

@@ -13,6 +13,7 @@ as $$
 declare
     moment  constant timestamptz := clock_timestamp();
 begin
+    perform lock_internal.check_primary();
     perform lock_internal.check_id(stop_idling.channel, 'channel');
     perform lock_internal.check_id(stop_idling.queue_id, 'queue_id');
     perform lock_internal.check_id(stop_idling.worker, 'worker');
@@ -26,4 +27,4 @@ end;
 $$;
 
 comment on function lock.stop_idling(text, text, text) is
-    'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long.';
+    'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long; 25006 on a standby.';
