@@ -12,13 +12,16 @@ import (
 )
 
 // RetryAfter makes the error of a handler of WorkTasks, WorkTaskBatches or WorkRequests a wish to try again, by any worker, no
-// earlier than delay from now (at least a millisecond). errors.Is and errors.As reach err. Nil stays nil.
+// earlier than delay from now (at least a millisecond, at most 100 years). errors.Is and errors.As reach err. Nil stays nil.
 func RetryAfter(delay time.Duration, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &retryError{err: err, delay: max(delay, time.Millisecond)}
+	return &retryError{err: err, delay: min(max(delay, time.Millisecond), longestDelay)}
 }
+
+// longestDelay is the server's limit.
+const longestDelay = 36525 * 24 * time.Hour
 
 type retryError struct {
 	err   error
@@ -65,6 +68,14 @@ type PanicError struct {
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 var errGoexit = errors.New("the handler ended its goroutine")
+
+// sound returns a handler's error. One that panics when it is looked at, such as a nil pointer, does so here, where it is the handler's panic.
+func sound(err error) error {
+	if err != nil {
+		_, _ = errors.Is(err, errGoexit), err.Error()
+	}
+	return err
+}
 
 // protect calls a handler, and then after with its error, which a panic is, too, and errGoexit when the goroutine is ending.
 func protect(handle func() error, after func(error)) {

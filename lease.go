@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,8 @@ type LeaseOptions struct {
 	// process and pool, beside the pool's own; where that is impossible, running out is enough. Default: false, it returns
 	// ErrLeaseHeld at once.
 	Wait bool
+	// CallTimeout is of each call of a waiter. One that takes longer is made again, on another connection. Default: 10 s.
+	CallTimeout time.Duration
 }
 
 // WithLease runs fn while it holds a lease on name, and releases it when fn returns or panics. When ctx ends so does fn's, and
@@ -93,6 +96,7 @@ func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Du
 	}
 	h := &heldLease{
 		queries: db.New(pool),
+		timeout: cmp.Or(options.CallTimeout, defaultCallTimeout),
 		ttl:     ttl,
 		lease:   Lease{Name: name, Owner: options.Owner},
 		permits: int32(min(max(options.Permits, -1), 1<<31-1)),
@@ -124,6 +128,7 @@ type heldLease struct {
 	ttl     time.Duration
 	lease   Lease
 	permits int32
+	timeout time.Duration // of a waiter's call
 
 	deadline time.Time // when fn must have stopped
 }
@@ -154,11 +159,20 @@ func (h *heldLease) await(ctx context.Context, pool *pgxpool.Pool) error {
 	defer stop()
 	for {
 		var answer db.LeaseHolder
-		err := retry(ctx, func() (err error) {
+		calling, cancel := context.WithTimeout(ctx, h.timeout)
+		err := retry(calling, func() (err error) {
 			h.deadline = h.until(time.Now())
-			answer, err = h.queries.AwaitLease(ctx, db.AwaitLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
+			answer, err = h.queries.AwaitLease(calling, db.AwaitLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
 			return err
 		})
+		late := err != nil && calling.Err() != nil && ctx.Err() == nil
+		cancel()
+		if late {
+			if pool.Stat().IdleConns() > 0 {
+				pool.Reset() // The network may be gone, and then what is idle in the pool is no better.
+			}
+			continue
+		}
 		if err != nil {
 			return err
 		}

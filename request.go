@@ -61,7 +61,7 @@ type RequestOptions struct {
 //   - RetryAfter(delay, err): undone, and put back for any worker, unless one of the batch has been tried MaxTries times: then it is an
 //     error. The requests' Tries say how often they were tried, this time included. Permanent(err) is an error in any case.
 //   - a panic: as an error; OnError gets a *PanicError with the stack.
-//   - a lost connection, or an error that is IsRetryable: everything is undone, nothing is counted, and the batch is as new. It
+//   - a lost connection, or another error that is IsRetryable: everything is undone, nothing is counted, and the batch is as new. It
 //     is found again as soon as the server has let go of it. A context of handle's own that ends during a query closes the connection, too, and handle's error
 //     counts then; prefer statement_timeout for a limit.
 //
@@ -244,8 +244,9 @@ func (w *requestWorker) leave(c *capture) {
 
 // run calls the handler. Its outcome is what to settle; err means that nothing can be settled in the transaction.
 func (w *requestWorker) run(c *capture) (outcome, err error) {
-	protect(func() error { return w.handle(w.end.handlers, givenTx{c.tx}, c.batch) }, func(err error) { outcome = err })
+	protect(func() error { return sound(w.handle(w.end.handlers, givenTx{c.tx}, slices.Clone(c.batch))) }, func(err error) { outcome = err })
 	conn := c.tx.Conn()
+	again, _, never := wishes(outcome)
 	switch {
 	case outcome != nil && w.end.handlers.Err() != nil:
 		return outcome, errStopped
@@ -255,7 +256,7 @@ func (w *requestWorker) run(c *capture) (outcome, err error) {
 		return nil, fmt.Errorf("connection lost while handling request %d: %v", c.batch[0].RequestID, outcome)
 	case conn.PgConn().IsBusy(): // Only closing the connection ends a query whose rows nobody has.
 		return cmp.Or(outcome, errors.New("the handler left a query open: it must close its rows")), errCut
-	case outcome != nil && IsRetryable(outcome):
+	case outcome != nil && !again && !never && IsRetryable(outcome):
 		return nil, outcome
 	}
 	switch conn.PgConn().TxStatus() {

@@ -275,9 +275,11 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 	switch {
 	case len(tasks) == 0:
 	case ctx.Err() != nil: // It ended meanwhile.
+		w.mu.Lock()
 		for _, task := range tasks {
 			w.finished = append(w.finished, taskResult{task: task, result: "new"})
 		}
+		w.mu.Unlock()
 	case w.batches:
 		w.start(ctx, tasks, asked)
 	default:
@@ -346,7 +348,14 @@ func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures
 		Max: int32(min(captures, 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner, Since: w.since,
 		Shortest: w.ShortestPause, Longest: w.LongestPause, MaxTries: int32(min(max(w.MaxTries, 0), 1<<31-1)),
 	}
+	newest := map[string]int64{}
 	for _, f := range finished {
+		newest[f.task.ID] = max(newest[f.task.ID], f.task.Attempt)
+	}
+	for _, f := range finished {
+		if f.task.Attempt < newest[f.task.ID] { // It timed out, and was captured here once more.
+			continue
+		}
 		params.Ids, params.Attempts = append(params.Ids, f.task.ID), append(params.Attempts, f.task.Attempt)
 		params.Results, params.Delays = append(params.Results, f.result), append(params.Delays, f.delay)
 		params.Messages = append(params.Messages, f.message)
@@ -397,6 +406,9 @@ func (w *taskWorker) start(ctx context.Context, tasks []db.Task, asked time.Time
 		}
 		if len(errs) != len(tasks) {
 			return fmt.Errorf("the handler returned %d errors for %d tasks", len(errs), len(tasks))
+		}
+		for _, err := range errs {
+			sound(err)
 		}
 		return nil
 	}, func(failed error) {
@@ -474,11 +486,16 @@ func (w *taskWorker) finish() error {
 		w.mu.Lock()
 		running, finished := w.running, len(w.finished)
 		w.mu.Unlock()
+		trying, cancel := w.end.calls, context.CancelFunc(func() {})
+		if last { // All have one short time.
+			trying, cancel = w.end.call(shortestCall)
+		}
 		var failed error
 		for range finished {
-			failed = errors.Join(failed, w.settleFirst())
+			failed = errors.Join(failed, w.settleFirst(trying))
 		}
-		if running == 0 && (failed == nil || last || !wake.Transient(failed)) {
+		cancel()
+		if running == 0 && (failed == nil || last || !wake.Transient(failed) && w.end.calls.Err() == nil) {
 			return failed
 		}
 		var again <-chan time.Time
@@ -498,11 +515,11 @@ func (w *taskWorker) finish() error {
 }
 
 // settleFirst settles the first of those that are finished, or puts it behind the others.
-func (w *taskWorker) settleFirst() error {
+func (w *taskWorker) settleFirst(ctx context.Context) error {
 	w.mu.Lock()
 	first := w.finished[:1]
 	w.mu.Unlock()
-	calling, cancel := w.end.call(min(w.CallTimeout, shortestCall))
+	calling, cancel := context.WithTimeout(ctx, min(w.CallTimeout, shortestCall))
 	defer cancel()
 	_, err := w.settle(calling, first, 0)
 	if err != nil {

@@ -324,6 +324,33 @@ func TestWithLeaseWait(t *testing.T) {
 		granted(t, e, e.pool, func() { answers(s, true, "select lock.release_lease('a', $1)", token) })
 	})
 
+	t.Run("ends though a question is never answered", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		b := newBlackHole(t, e.url)
+		answers(e.session(t), int64(1), "select token from lock.acquire_lease('a', 'me', '6 seconds')")
+		pool := openPool(t, b.address, 4)
+		waiting, cancel := context.WithCancel(ctx)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() {
+			done <- locks.WithLease(waiting, pool, "a", time.Hour, func(context.Context, locks.Lease) error { return nil },
+				&locks.LeaseOptions{Wait: true, CallTimeout: time.Second})
+		}()
+		eventually(t, "it waits", func() bool {
+			var awaited bool
+			must(t, e.admin.QueryRow(ctx, "select coalesce(bool_or(awaited), false) from lock.lease").Scan(&awaited))
+			return awaited || len(done) > 0
+		})
+		b.swallow(false)
+		select {
+		case err := <-done:
+			must(t, err)
+		case <-time.After(patience):
+			t.Fatal("it still waits")
+		}
+	})
+
 	t.Run("ends with a release that nobody heard", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)

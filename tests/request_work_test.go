@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -810,6 +811,69 @@ func TestRequestWorkLife(t *testing.T) {
 			t.Errorf("WorkRequests: %v", err)
 		}
 		answers(e.sessionAs(t, e.super), "complete new", "select string_agg(request_status::text, ' ' order by request_id) from lock.request")
+	})
+	// settled runs a worker until nothing is outstanding, and says how it was settled.
+	settled := func(t *testing.T, e *env, handle func(context.Context, pgx.Tx, []db.Request) error, opts *locks.RequestOptions) string {
+		t.Helper()
+		opts.Poll = time.Hour
+		startRequestHandlers(t, e.pool, 1, handle, opts)
+		s := e.sessionAs(t, e.super)
+		eventually(t, "all is settled", func() bool { return get[int64](s, "select count(*) from lock.request where settled_at is null") == 0 })
+		return requestRows(s, "select entity_id, request_status::text, tries, coalesce(message, '-') from lock.request order by request_id")
+	}
+	t.Run("what a handler says of a conflict counts", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.enqueue('update', 'never'), lock.enqueue('update', 'later')")
+		got := settled(t, e, func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
+			conflict := &pgconn.PgError{Severity: "ERROR", Code: "40001", Message: "no"}
+			if batch[0].EntityID == "never" {
+				return locks.Permanent(conflict)
+			}
+			return locks.RetryAfter(time.Millisecond, conflict)
+		}, &locks.RequestOptions{MaxTries: 2, OnError: quietRequests.OnError})
+		if want := "never error 1 ERROR: no (SQLSTATE 40001)\nlater error 2 retry in 1ms: ERROR: no (SQLSTATE 40001)"; got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	})
+	t.Run("a handler may do with its batch what it likes", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.enqueue('update', 'e')")
+		told := make(chan error, 100)
+		got := settled(t, e, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			clear(batch)
+			_, err := tx.Exec(ctx, "rollback")
+			return err
+		}, &locks.RequestOptions{OnError: func(_ context.Context, err error) { told <- err }})
+		if want := "e error 1 the closure ended the transaction itself"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		var failed *locks.RequestError
+		if err := <-told; !errors.As(err, &failed) || failed.Batch[0].EntityID != "e" {
+			t.Errorf("told of %v", err)
+		}
+	})
+	t.Run("an error that panics when it is looked at", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.enqueue('update', 'e')")
+		got := settled(t, e, func(context.Context, pgx.Tx, []db.Request) error { return (*blankError)(nil) }, &locks.RequestOptions{OnError: quietRequests.OnError})
+		if want := "e error 1 panic: runtime error: invalid memory address or nil pointer dereference"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+	t.Run("a pause as long as can be", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.enqueue('update', 'e')")
+		startRequestHandlers(t, e.pool, 1, func(context.Context, pgx.Tx, []db.Request) error {
+			return locks.RetryAfter(math.MaxInt64, errors.New("never again"))
+		}, quietRequests)
+		s := e.sessionAs(t, e.super)
+		eventually(t, "it is put back", func() bool {
+			return get[bool](s, "select coalesce(available_at > clock_timestamp() + interval '99 years', false) from lock.request")
+		})
 	})
 	t.Run("cuts the batch off when the grace period is over, and counts nothing", func(t *testing.T) {
 		t.Parallel()

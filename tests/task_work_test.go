@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"runtime"
@@ -460,6 +461,142 @@ func TestTaskWork(t *testing.T) {
 		wantCode(t, machine.SetStatus(ctx, "unknown", db.TaskDone), "P0002", "SetStatus")
 		_, err = machine.Capture(ctx, 0)
 		wantCode(t, err, "22023", "Capture")
+	})
+}
+
+// blankError has the fault that makes a nil pointer an error.
+type blankError struct{ text string }
+
+func (e *blankError) Error() string { return e.text }
+
+// TestTaskWorkFaults: what a handler does, or its options are, must not be the end of the worker.
+func TestTaskWorkFaults(t *testing.T) {
+	t.Parallel()
+	quiet := func() *locks.TaskOptions {
+		return &locks.TaskOptions{Poll: time.Hour, OnError: func(context.Context, error) {}}
+	}
+	state := func(t *testing.T, e *env, id string) (s string) {
+		t.Helper()
+		must(t, e.admin.QueryRow(ctx, "select concat_ws(':', status, attempt, tries, retries_left) from lock.task where id = $1", id).Scan(&s))
+		return s
+	}
+	t.Run("two attempts of one task are settled together", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		// The first attempt alone is not settled.
+		mutate(t, e, "settle_and_capture", "if settle_and_capture.ids is distinct from '{}' then",
+			"if settle_and_capture.ids is distinct from '{}' then if settle_and_capture.attempts = '{1}' then raise sqlstate '40001'; end if;")
+		e.session(t).exec("select lock.create_task('a', timeout => '50 ms')")
+		second, failed := make(chan struct{}), make(chan struct{})
+		told := sync.OnceFunc(func() { close(failed) })
+		opts := quiet()
+		opts.Concurrency, opts.OnError = 2, func(context.Context, error) { told() }
+		taskLoopEach(t, e.pool, opts, func(_ context.Context, task db.Task) error {
+			switch task.Attempt {
+			case 1:
+				<-second
+			case 2:
+				close(second)
+				<-failed
+			}
+			return nil
+		})
+		eventually(t, "it is done", func() bool { return strings.HasPrefix(state(t, e, "a"), "done") })
+	})
+	t.Run("a pause as long as can be", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select lock.create_tasks('{a,b}')")
+		taskLoopEach(t, e.pool, quiet(), func(_ context.Context, task db.Task) error {
+			if task.ID == "a" {
+				return locks.RetryAfter(math.MaxInt64, errors.New("never again"))
+			}
+			return nil
+		})
+		eventually(t, "both are settled", func() bool { return state(t, e, "a") == "failed:1:1" && state(t, e, "b") == "done:1:0" })
+		answers(s, true, "select available_at > clock_timestamp() + interval '99 years' from lock.get_task('a')")
+	})
+	t.Run("an error that panics when it is looked at", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.create_tasks('{a}', retries_left => 1)")
+		told := make(chan error, 1)
+		opts := quiet()
+		opts.OnError = func(_ context.Context, err error) { told <- err }
+		taskLoopEach(t, e.pool, opts, func(context.Context, db.Task) error { return (*blankError)(nil) })
+		eventually(t, "it has failed", func() bool { return state(t, e, "a") == "failed:1:1:0" })
+		var panicked *locks.PanicError
+		if err := <-told; !errors.As(err, &panicked) {
+			t.Errorf("told of %v", err)
+		}
+	})
+	t.Run("bad pauses are refused before anything is captured", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.create_task('a')")
+		for _, opts := range []*locks.TaskOptions{{LongestPause: time.Millisecond}, {ShortestPause: -1}, {MaxTries: -1}} {
+			running, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			err := locks.WorkTasks(running, e.pool, "", func(context.Context, db.Task) error { return nil }, opts)
+			wantCode(t, err, "22023", "WorkTasks")
+			if got := state(t, e, "a"); got != "new:0:0" {
+				t.Errorf("the task is %s", got)
+			}
+		}
+	})
+	t.Run("what is captured while the worker ends goes back", func(t *testing.T) {
+		t.Parallel()
+		onlyPostgreSQL(t, "its waits cannot be seen at once")
+		e := open(t, advisory)
+		s := e.session(t)
+		s.exec("select pg_advisory_lock(7, 1)")
+		mutate(t, e, "capture", "-- They are the caller's.", "if chosen = '{b}' then perform pg_advisory_xact_lock(7, 1); end if;")
+		s.exec("select lock.create_task('a')")
+		finish := make(chan struct{})
+		opts := quiet()
+		opts.Concurrency = 2
+		inner, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- locks.WorkTasks(inner, e.pool, "", func(context.Context, db.Task) error { <-finish; return nil }, opts)
+		}()
+		eventually(t, "it idles, with one in work", func() bool { return state(t, e, "a") == "in_progress:1:1" && wakeIdlers(t, e, "default") == 1 })
+		s.exec("select lock.create_task('b', retries_left => 1)")
+		eventually(t, "it captures", func() (waits bool) {
+			must(t, e.admin.QueryRow(ctx, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')").Scan(&waits))
+			return waits
+		})
+		cancel()
+		s.exec("select pg_advisory_unlock(7, 1)")
+		close(finish)
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if a, b := state(t, e, "a"), state(t, e, "b"); a != "done:1:0" || b != "new:1:0:1" {
+			t.Errorf("the tasks are %s and %s", a, b)
+		}
+	})
+	t.Run("the end of a worker does not wait for an answer to each", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		b := newBlackHole(t, e.url)
+		const many = 100
+		e.session(t).exec("select lock.create_tasks(array(select n::text from generate_series(1, $1::integer) n))", many)
+		var working atomic.Int64
+		finish := make(chan struct{})
+		opts := quiet()
+		opts.Concurrency, opts.Grace = many, time.Second
+		stop := taskLoopEach(t, openPool(t, b.address, 4), opts, func(context.Context, db.Task) error {
+			working.Add(1)
+			<-finish
+			return nil
+		})
+		eventually(t, "all are in work", func() bool { return working.Load() == many })
+		b.swallow(true)
+		close(finish)
+		stop()
 	})
 }
 

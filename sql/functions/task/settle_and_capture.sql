@@ -24,6 +24,16 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    if settle_and_capture.shortest is distinct from '1 second' or settle_and_capture.longest is distinct from '1 hour' or settle_and_capture.max_tries is distinct from 25 then
+        perform lock_internal.check_interval(settle_and_capture.shortest, 'shortest', true);
+        perform lock_internal.check_interval(settle_and_capture.longest, 'longest', true);
+        perform lock_internal.check_count(settle_and_capture.max_tries, 'max_tries');
+        if settle_and_capture.longest < settle_and_capture.shortest then
+            raise exception 'longest is %, and shorter than shortest, which is %', settle_and_capture.longest, settle_and_capture.shortest
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass the bounds of the pause between two tries.';
+        end if;
+    end if;
     if settle_and_capture.ids is distinct from '{}' then
         perform lock_internal.settle(
             settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
