@@ -271,9 +271,7 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 		return false, due, err
 	}
 	w.stuck = 0
-	tasks = slices.DeleteFunc(tasks, func(task db.Task) bool { return w.gaveUp(ctx, task) })
 	switch {
-	case len(tasks) == 0:
 	case ctx.Err() != nil: // It ended meanwhile.
 		w.mu.Lock()
 		for _, task := range tasks {
@@ -288,20 +286,6 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 		}
 	}
 	return true, 0, nil
-}
-
-// gaveUp is true for a task that had all its tries and came back without a result, as when its handler kills the process. It is
-// settled as if this try had failed.
-func (w *taskWorker) gaveUp(ctx context.Context, task db.Task) bool {
-	if task.RetriesLeft != nil || int(task.Tries) <= w.MaxTries {
-		return false
-	}
-	err := fmt.Errorf("given up after %d tries, the last of which came to no end", task.Tries-1)
-	w.mu.Lock()
-	w.finished = append(w.finished, taskResult{task: task, result: "dead", message: message(err)})
-	w.mu.Unlock()
-	w.OnError(ctx, &TaskError{task, err})
-	return true
 }
 
 // state says for how many tasks there is room, and what is finished.
