@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/lockstest/server"
 )
 
 // subjects are severity and subject of every finding, in order.
@@ -27,7 +29,7 @@ func subjects(t *testing.T, findings []db.Finding) string {
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	const sound = "set idle_in_transaction_session_timeout = '1min'"
-	// ask runs the check behind some settings; the servers of the tests have fsync off, which is left out.
+	// ask runs the check behind some settings. Left out is what is the server's: fsync is off in tests, and another test makes a standby.
 	ask := func(t *testing.T, url, query, settings string) string {
 		t.Helper()
 		conn, err := pgx.Connect(ctx, url)
@@ -41,7 +43,7 @@ func TestCheck(t *testing.T) {
 		must(t, err)
 		findings, err := pgx.CollectRows(rows, pgx.RowToStructByPos[db.Finding])
 		must(t, err)
-		return subjects(t, slices.DeleteFunc(findings, func(f db.Finding) bool { return f.Subject == "fsync" }))
+		return subjects(t, slices.DeleteFunc(findings, func(f db.Finding) bool { return f.Subject == "fsync" || f.Subject == "synchronous_standby_names" }))
 	}
 	expect := func(t *testing.T, got, want string) {
 		t.Helper()
@@ -100,4 +102,81 @@ func TestCheck(t *testing.T) {
 		expect(t, ask(t, open(t, advisory).super, "select * from lock_internal.findings('"+version+"')", "set statement_timeout = '1min'"),
 			"error engine, warning notifications")
 	})
+}
+
+// openPair starts a migrated server, and returns it with a way to make its standby.
+func openPair(t *testing.T) (primary *server.Server, replicate func() *server.Server) {
+	t.Helper()
+	if target.own == nil {
+		t.Skip("needs servers of its own")
+	}
+	if _, err := os.Stat(target.own.BinDir + "/pg_basebackup"); err != nil {
+		t.Skip("pg_basebackup is not installed beside the server")
+	}
+	primary, err := server.Start(ctx, server.Options{})
+	must(t, err)
+	t.Cleanup(func() { primary.Stop() })
+	boss, err := pgx.Connect(ctx, primary.URL("postgres", "postgres"))
+	must(t, err)
+	defer boss.Close(ctx)
+	for _, sql := range []string{"create role locks_owner login", "create role locks_app login", "grant create on database postgres to locks_owner", "grant create on schema public to locks_owner"} {
+		_, err = boss.Exec(ctx, sql)
+		must(t, err)
+	}
+	owner := primary.URL("locks_owner", "postgres")
+	must(t, migrate(owner, 0))
+	conn, err := pgx.Connect(ctx, owner)
+	must(t, err)
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, "select lock.grant_to('locks_app')")
+	must(t, err)
+	return primary, func() *server.Server {
+		t.Helper()
+		standby, err := primary.Standby(ctx)
+		must(t, err)
+		t.Cleanup(func() { standby.Stop() })
+		return standby
+	}
+}
+
+// Neither the role that asks nor the owner may see more than everybody.
+func TestCheckStandby(t *testing.T) {
+	t.Parallel()
+	primary, replicate := openPair(t)
+	e := &env{}
+	app, boss := e.sessionAs(t, primary.URL("locks_app", "postgres")), e.sessionAs(t, primary.URL("postgres", "postgres"))
+	warned := func() bool {
+		t.Helper()
+		return get[bool](app, "select exists (select from lock.check() where subject = 'synchronous_standby_names' and severity = 'warning')")
+	}
+	expect := func(want bool, when string) {
+		t.Helper()
+		if warned() != want {
+			t.Errorf("%s: warned is %v", when, !want)
+		}
+	}
+	expect(false, "a server without standbys")
+	standby := replicate()
+	eventually(t, "the standby streams", func() bool {
+		return get[bool](boss, "select exists (select from pg_stat_replication where state = 'streaming' and application_name <> 'pg_basebackup')")
+	})
+	answers(e.sessionAs(t, standby.URL("locks_app", "postgres")), false, "select exists (select from lock.check() where subject = 'synchronous_standby_names')")
+	expect(true, "an asynchronous standby")
+	set := func(value string) {
+		t.Helper()
+		boss.exec("alter system set synchronous_standby_names = '" + value + "'")
+		boss.exec("select pg_reload_conf()")
+		eventually(t, "the setting is read", func() bool { return get[string](app, "show synchronous_standby_names") == value })
+	}
+	set("*")
+	expect(false, "a synchronous standby")
+	app.exec("set synchronous_commit = local")
+	expect(true, "a session that does not wait for the synchronous standby")
+	app.exec("reset synchronous_commit")
+	set("")
+	must(t, standby.Kill())
+	eventually(t, "the standby is gone", func() bool { return !get[bool](boss, "select exists (select from pg_stat_replication)") })
+	expect(false, "the standby has gone, and left no slot")
+	boss.exec("select pg_create_physical_replication_slot('away')")
+	expect(true, "a slot that waits for a standby")
 }
