@@ -180,3 +180,69 @@ func TestCheckStandby(t *testing.T) {
 	boss.exec("select pg_create_physical_replication_slot('away')")
 	expect(true, "a slot that waits for a standby")
 }
+
+// TestFailoverLoss cuts an asynchronous standby off, makes grants of every kind, and promotes it, with the old primary at work:
+// docs/failover.md says what happens then, and what to do.
+func TestFailoverLoss(t *testing.T) {
+	t.Parallel()
+	blocks := docsBlocks(t, "sql")["failover.md"]
+	if len(blocks) != 1 {
+		t.Fatalf("the page has %d blocks", len(blocks))
+	}
+	primary, replicate := openPair(t)
+	standby := replicate()
+	e := &env{}
+	before, boss, cut := e.sessionAs(t, primary.URL("locks_app", "postgres")), e.sessionAs(t, primary.URL("postgres", "postgres")), e.sessionAs(t, standby.URL("postgres", "postgres"))
+	before.exec("select lock.create_task('t', timeout => '1 hour'), lock.create_task('recurring', status => 'done'), lock.create_timeout('t', '1 day'), lock.create_throttled_resource('r', '1 day')")
+	before.exec("select lock.acquire_lease('known', 'a', '1 hour')")
+	before.exec("select lock.release_lease('known', 1), lock.enqueue('update', 'known')")
+	written := get[string](boss, "select pg_current_wal_lsn()::text")
+	eventually(t, "the standby has it", func() bool {
+		return get[bool](cut, "select pg_last_wal_replay_lsn() >= $1::text::pg_lsn", written)
+	})
+	cut.exec("alter system set primary_conninfo = ''")
+	cut.exec("select pg_reload_conf()")
+	eventually(t, "the standby is cut off", func() bool { return !get[bool](cut, "select exists (select from pg_stat_wal_receiver)") })
+
+	// grants are made in the order of this list; key is the lock that needs no standby.
+	grants := func(s *session) (got []string) {
+		t.Helper()
+		for _, sql := range []string{
+			"select string_agg(id || ' ' || attempt, ', ' order by id) from lock.capture(2, statuses => '{new,done}')",
+			"select 'known ' || token from lock.acquire_lease('known', 'worker', '1 hour')",
+			"select 'new ' || token from lock.acquire_lease('new', 'worker', '1 hour')",
+			"select 'mutex ' || lock.acquire_mutex('m', 'worker')", "select 'timeout ' || lock.acquire_timeout('t')",
+			"select 'slot ' || lock.acquire_time_slot('t', '36500 days')", "select 'throttle ' || lock.lock_throttled_resource('r', 'worker')",
+			"select 'request ' || request_id from lock.capture_request(" + oneProcess + ")", "select 'settled ' || lock.settle_request(" + oneProcess + ")",
+			"select 'key ' || lock.try_exclusive('k')",
+		} {
+			got = append(got, get[string](s, sql))
+		}
+		return got
+	}
+	before.exec("begin")
+	want := []string{"recurring 1, t 1", "known 2", "new 1", "mutex true", "timeout true", "slot true", "throttle true", "request 1", "settled 1", "key true"}
+	if got := grants(before); !slices.Equal(got, want) {
+		t.Fatalf("granted %q, want %q", got, want)
+	}
+	before.exec("commit")
+	before.exec("begin; select lock.exclusive('k')")
+
+	answers(cut, true, "select pg_promote()")
+	eventually(t, "it is a primary", func() bool { return !get[bool](cut, "select pg_is_in_recovery()") })
+	// With what the page says, no number is given again.
+	owner := e.sessionAs(t, standby.URL("locks_owner", "postgres"))
+	owner.exec("begin;" + blocks[0])
+	if got := grants(owner); !slices.Equal(got[:3], []string{"recurring 1000001, t 1000001", "known 1000002", "new 1000001"}) {
+		t.Errorf("behind the page's statements granted: %q", got)
+	}
+	owner.exec("rollback")
+	// Without, all of it is granted again, the key while its first holder is at work.
+	after := e.sessionAs(t, standby.URL("locks_app", "postgres"))
+	after.exec("begin")
+	if got := grants(after); !slices.Equal(got, want) {
+		t.Errorf("granted again: %q, want %q", got, want)
+	}
+	after.exec("commit")
+	before.exec("commit")
+}
