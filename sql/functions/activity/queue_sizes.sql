@@ -1,6 +1,7 @@
 -- queue_sizes is lock.queue_depth for monitors: it counts to max and no further, by the indexes alone.
 --
 -- The recursions hop from one queue to the next one in the indexes, so that a long queue costs no more than a short one.
+-- Of a queue's requests an equality would let the planner walk the primary key instead, through the whole history.
 create or replace function lock.queue_sizes(
     max  integer  default 1000
 )
@@ -188,10 +189,11 @@ begin
             from (
                 select request.available_at, request.created_at
                 from lock.request
-                where request.queue_id = queue.id
+                where request.queue_id >= queue.id
+                  and request.queue_id <= queue.id
                   and request.settled_at is null
                   and not request.failed
-                order by request.request_id
+                order by request.queue_id, request.request_id
                 limit queue_sizes.max
             ) as entry
         ) as outstanding
