@@ -212,15 +212,15 @@ select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, pau
 `
 
 // QueueSizes is QueueDepth at a bounded cost: each count ends at Max, and so does the number of queues of each kind. For monitors.
-func (q *Queries) QueueSizes(ctx context.Context, max int32) ([]QueueDepth, error) {
+func (q *Queries) QueueSizes(ctx context.Context, max int32) ([]QueueSize, error) {
 	rows, err := q.db.Query(ctx, queueSizes, max)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []QueueDepth
+	var items []QueueSize
 	for rows.Next() {
-		var i QueueDepth
+		var i QueueSize
 		if err := rows.Scan(
 			&i.Kind,
 			&i.QueueID,

@@ -35,68 +35,21 @@ comment on table lock.key_session is
     'sessions that a waiter waits for, those in front in the queue included); state, transaction_since and query of the session; hint (a '
     'row of its own, whose mode, granted and pid are null: a key that looks alike is in use).';
 
-create or replace view lock.queue_depth with (security_barrier) as
-select
-    coalesce(depth.kind, paused.kind)::text as kind,
-    coalesce(depth.queue_id, paused.queue_id)::text as queue_id,
-    coalesce(depth.ready, 0)::bigint as ready,
-    coalesce(depth.delayed, 0)::bigint as delayed,
-    depth.running,
-    depth.overdue,
-    coalesce(depth.dead, 0)::bigint as dead,
-    depth.oldest_ready,
-    paused.paused_at as paused_since,
-    paused.reason as paused_reason
-from (
-    select
-        'task'::text as kind,
-        task.queue_id,
-        count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at <= now.at) as ready,
-        count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at > now.at) as delayed,
-        count(*) filter (where task.status = 'in_progress' and (task.deadline is null or task.deadline > now.at)) as running,
-        count(*) filter (where task.status = 'in_progress' and task.deadline <= now.at) as overdue,
-        count(*) filter (where task.status <> 'in_progress' and task.retries_left = 0) as dead,
-        min(task.available_at) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at <= now.at)
-            as oldest_ready
-    from lock.task
-    cross join (select clock_timestamp() as at offset 0) as now
-    where task.status <> 'done'
-    group by task.queue_id
-    union all
-    select
-        'request',
-        request.queue_id,
-        count(*) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at)),
-        count(*) filter (where request.settled_at is null and request.available_at > now.at),
-        null,
-        null,
-        count(*) filter (where request.settled_at is not null),
-        min(request.created_at) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at))
-    from (
-        select request.queue_id, request.settled_at, request.available_at, request.created_at
-        from lock.request
-        where request.settled_at is null
-        union all
-        select request.queue_id, request.settled_at, request.available_at, request.created_at
-        from lock.request
-        where request.failed
-          and request.settled_at > (select clock_timestamp() - interval '1 day')
-    ) as request
-    cross join (select clock_timestamp() as at offset 0) as now
-    group by request.queue_id
-) as depth
-full join (
-    select queue_pause.kind, queue_pause.queue_id, queue_pause.paused_at, queue_pause.reason
-    from lock.queue_pause
-    where queue_pause.resumed_at is null
-) as paused on paused.kind = depth.kind and paused.queue_id = depth.queue_id;
+create table if not exists lock.queue_size (
+    kind           text         not null,
+    queue_id       text         not null,
+    ready          bigint       not null,
+    delayed        bigint       not null,
+    running        bigint,
+    overdue        bigint,
+    dead           bigint       not null,
+    oldest_ready   timestamptz,
+    paused_since   timestamptz,
+    paused_reason  text
+);
 
-comment on view lock.queue_depth is
-    'What is waiting to be done, one row a queue: kind (task or request), queue_id, ready: a capture could have it now; delayed: not before a time to come; running; '
-    'overdue: in progress beyond its timeout, and taken over by the next capture; dead; oldest_ready: since when the oldest of ready has been; paused_since, '
-    'paused_reason: of lock.pause_queue. Tasks that are done do not count; dead tasks are those of lock.dead_letter. Requests: what a worker is at counts as ready '
-    'until its transaction ends, since nobody else can see it, and so running and overdue are null; dead: what ended in error within the last 24 hours. '
-    'Counts row by row: for dashboards that ask once a minute, not for workers.';
+comment on table lock.queue_size is
+    'The row type of what lock.queue_sizes() answers, with the columns of lock.queue_depth. Always empty.';
 
 -- functions of activity: written by make migration, not by hand
 
@@ -109,7 +62,7 @@ comment on view lock.queue_depth is
 create or replace function lock.queue_sizes(
     max  integer  default 1000
 )
-returns setof lock.queue_depth
+returns setof lock.queue_size
 language plpgsql
 volatile
 security definer
@@ -853,6 +806,69 @@ comment on view lock.blocked is
     'a name when the server shows where it is; kind is then its table''s, else that of the tables that the session has used. What sessions of other roles run, and '
     'since when, shows to members of pg_monitor. Put together from several looks at a moving picture. For operators: it locks nothing, and asks the lock manager once for each waiting session.';
 
+create or replace view lock.queue_depth with (security_barrier) as
+select
+    coalesce(depth.kind, paused.kind)::text as kind,
+    coalesce(depth.queue_id, paused.queue_id)::text as queue_id,
+    coalesce(depth.ready, 0)::bigint as ready,
+    coalesce(depth.delayed, 0)::bigint as delayed,
+    depth.running,
+    depth.overdue,
+    coalesce(depth.dead, 0)::bigint as dead,
+    depth.oldest_ready,
+    paused.paused_at as paused_since,
+    paused.reason as paused_reason
+from (
+    select
+        'task'::text as kind,
+        task.queue_id,
+        count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at <= now.at) as ready,
+        count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at > now.at) as delayed,
+        count(*) filter (where task.status = 'in_progress' and (task.deadline is null or task.deadline > now.at)) as running,
+        count(*) filter (where task.status = 'in_progress' and task.deadline <= now.at) as overdue,
+        count(*) filter (where task.status <> 'in_progress' and task.retries_left = 0) as dead,
+        min(task.available_at) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at <= now.at)
+            as oldest_ready
+    from lock.task
+    cross join (select clock_timestamp() as at offset 0) as now
+    where task.status <> 'done'
+    group by task.queue_id
+    union all
+    select
+        'request',
+        request.queue_id,
+        count(*) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at)),
+        count(*) filter (where request.settled_at is null and request.available_at > now.at),
+        null,
+        null,
+        count(*) filter (where request.settled_at is not null),
+        min(request.created_at) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at))
+    from (
+        select request.queue_id, request.settled_at, request.available_at, request.created_at
+        from lock.request
+        where request.settled_at is null
+        union all
+        select request.queue_id, request.settled_at, request.available_at, request.created_at
+        from lock.request
+        where request.failed
+          and request.settled_at > (select clock_timestamp() - interval '1 day')
+    ) as request
+    cross join (select clock_timestamp() as at offset 0) as now
+    group by request.queue_id
+) as depth
+full join (
+    select queue_pause.kind, queue_pause.queue_id, queue_pause.paused_at, queue_pause.reason
+    from lock.queue_pause
+    where queue_pause.resumed_at is null
+) as paused on paused.kind = depth.kind and paused.queue_id = depth.queue_id;
+
+comment on view lock.queue_depth is
+    'What is waiting to be done, one row a queue: kind (task or request), queue_id, ready: a capture could have it now; delayed: not before a time to come; running; '
+    'overdue: in progress beyond its timeout, and taken over by the next capture; dead; oldest_ready: since when the oldest of ready has been; paused_since, '
+    'paused_reason: of lock.pause_queue. Tasks that are done do not count; dead tasks are those of lock.dead_letter. Requests: what a worker is at counts as ready '
+    'until its transaction ends, since nobody else can see it, and so running and overdue are null; dead: what ended in error within the last 24 hours. '
+    'Counts row by row: for dashboards that ask once a minute, not for workers.';
+
 select lock_internal.end_migration(20261101001200, 'up');
 
 -- +goose Down
@@ -869,8 +885,9 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-select lock_internal.refuse_dependents('{lock.queue_depth, lock.activity, lock.blocked, lock.key_session}');
+select lock_internal.refuse_dependents('{lock.queue_depth, lock.activity, lock.blocked, lock.queue_size, lock.key_session}');
 
+drop view if exists lock.queue_depth;
 drop view if exists lock.activity;
 drop view if exists lock.blocked;
 
@@ -891,7 +908,7 @@ drop function if exists lock.queue_sizes(integer);
 
 -- end of functions
 
-drop view if exists lock.queue_depth;
+drop table if exists lock.queue_size;
 drop table if exists lock.key_session;
 
 select lock_internal.end_migration(20261101001200, 'down');

@@ -5,7 +5,7 @@
 create or replace function lock.queue_sizes(
     max  integer  default 1000
 )
-returns setof lock.queue_depth
+returns setof lock.queue_size
 language plpgsql
 volatile
 security definer
