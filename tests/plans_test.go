@@ -26,7 +26,7 @@ select lock.next_task_in('default', '{new,failed}'); select lock.open_transactio
 select lock.start_idling('lock_task', 'default', 'w', '1 min'); select lock.start_idling('lock_request', 'default', 'w', '1 min');
 select lock.await_task('{a}', '{1}', '{retry}', worker => 'v'); select lock.await_task(worker => 'v'); select lock.await_task(worker => 'v'); select lock.await_task(worker => 'v');
 select lock.await_request(gen_random_uuid()); select lock.await_request(gen_random_uuid()); select lock.await_request(gen_random_uuid());
-select lock.pause_queue('task', 'q', 'why'); select lock.pause_queue('task', 'q', 'why'); select lock.resume_queue('task', 'q'); select lock.list_tasks(); select lock.list_tasks(status => 'in_progress'); select lock.check();
+select lock.pause_queue('task', 'q', 'why'); select lock.pause_queue('task', 'q', 'why'); select lock.resume_queue('task', 'q'); select lock.list_tasks(); select lock.list_tasks(status => 'in_progress'); select lock.check(); select lock.queue_sizes();
 select lock.create_task('c'); select lock.enqueue('create', 'e'); select lock.enqueue('update', 'e'); select lock.enqueue('update', 'f');
 begin; select lock.capture_request('00000000-0000-4000-8000-000000000001'); select lock.settle_request('00000000-0000-4000-8000-000000000001'); commit;
 begin; select lock.capture_request('00000000-0000-4000-8000-000000000002'); select lock.settle_request('00000000-0000-4000-8000-000000000002', 'new', delay => '1 s'); commit;

@@ -16,7 +16,7 @@ var publicFunctions = strings.Fields(`
 	create_throttled_resource lock_throttled_resource
 	capture_request enqueue purge_requests request_history retry_request settle_request track_changes untrack_changes
 	capture create_task create_tasks extend_task get_task next_task_in purge_tasks retry_task retry_tasks set_status set_statuses settle_and_capture
-	advisory_key check engine exclusive exclusive_all help key shared try_all try_exclusive try_shared unlock vacuum who
+	advisory_key check engine exclusive exclusive_all help key queue_sizes shared try_all try_exclusive try_shared unlock vacuum who
 `)
 
 // operatorFunctions stay with the owner of the schema.

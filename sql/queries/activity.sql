@@ -19,6 +19,10 @@ select * from lock.activity order by kind, name;
 -- name: QueueDepth :many
 select * from lock.queue_depth order by kind, queue_id;
 
+-- QueueSizes is QueueDepth at a bounded cost: each count ends at Max, and so does the number of queues of each kind. For monitors.
+-- name: QueueSizes :many
+select * from lock.queue_sizes(sqlc.arg('max')::integer) order by kind, queue_id;
+
 -- Blocked lists every session that waits for a key, or for a row of another kind, with who holds it and the session at the root of
 -- the chain. For operators: it asks the lock manager once for each waiting session.
 -- name: Blocked :many

@@ -170,6 +170,7 @@ declare
     advisory   boolean := true;
     stranger   text;
     forgotten  text;
+    standby    boolean := false;
     reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
 begin
     if yugabyte and current_setting('yb_enable_read_committed_isolation', true) = 'off' and isolation = 'read committed' then
@@ -188,6 +189,21 @@ begin
             when feature_not_supported then
                 advisory := false;
         end;
+    else
+        -- A standby is connected to no database. Everybody may see that it is there, and that a slot waits for one.
+        standby := exists (
+            select
+            from pg_stat_replication
+            join pg_stat_activity on pg_stat_activity.pid = pg_stat_replication.pid
+            where pg_stat_activity.datid is null
+              and pg_stat_replication.application_name not in ('pg_basebackup', 'pg_receivewal')
+        ) or exists (
+            select
+            from pg_replication_slots
+            where pg_replication_slots.slot_type = 'physical'
+              and not pg_replication_slots.temporary
+              and not pg_replication_slots.active
+        );
     end if;
 
     select string_agg(distinct held.who || ' may ' || held.what, ', ')
@@ -274,6 +290,9 @@ begin
             (not yugabyte and current_setting('synchronous_commit') = 'off',
              'warning', 'synchronous_commit', 'commits are not waited for: after a crash of the server the last grants of every durable kind may be gone, and be given again',
              'Set it on for the role that works.'),
+            (standby and not pg_is_in_recovery() and (current_setting('synchronous_standby_names') = '' or current_setting('synchronous_commit') = 'local'),
+             'warning', 'synchronous_standby_names', 'there are standbys, and commits wait for none of them: one that is promoted may give the last grants of every durable kind again',
+             'Set synchronous_standby_names, and synchronous_commit neither off nor local; or never promote such a standby (docs/failover.md).'),
             (stranger is not null,
              'error', 'rights', 'rights that nobody should have: ' || stranger,
              'As the owner of schema lock: revoke them; what PUBLIC has is revoked by calling lock.grant_to for a role of yours again.'),

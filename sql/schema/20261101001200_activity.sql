@@ -35,7 +35,254 @@ comment on table lock.key_session is
     'sessions that a waiter waits for, those in front in the queue included); state, transaction_since and query of the session; hint (a '
     'row of its own, whose mode, granted and pid are null: a key that looks alike is in use).';
 
+create table if not exists lock.queue_size (
+    kind           text         not null,
+    queue_id       text         not null,
+    ready          bigint       not null,
+    delayed        bigint       not null,
+    running        bigint,
+    overdue        bigint,
+    dead           bigint       not null,
+    oldest_ready   timestamptz,
+    paused_since   timestamptz,
+    paused_reason  text
+);
+
+comment on table lock.queue_size is
+    'The row type of what lock.queue_sizes() answers, with the columns of lock.queue_depth. Always empty.';
+
 -- functions of activity: written by make migration, not by hand
+
+-- file: sql/functions/activity/queue_sizes.sql
+-- +goose StatementBegin
+-- queue_sizes is lock.queue_depth for monitors: it counts to max and no further, by the indexes alone.
+--
+-- The recursions hop from one queue to the next one in the indexes, so that a long queue costs no more than a short one.
+-- Of a queue's requests an equality would let the planner walk the primary key instead, through the whole history.
+create or replace function lock.queue_sizes(
+    max  integer  default 1000
+)
+returns setof lock.queue_size
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    right_now  constant timestamptz := clock_timestamp();
+begin
+    perform lock_internal.check_count(queue_sizes.max, 'max');
+    return query
+    with recursive task_queue (id) as (
+        select ''::text collate "C"
+        union all
+        select least(
+            (
+                select task.queue_id
+                from lock.task
+                where task.queue_id > task_queue.id
+                  and task.status <> 'in_progress'
+                  and task.retries_left is distinct from 0
+                order by task.queue_id
+                limit 1
+            ),
+            (
+                select task.queue_id
+                from lock.task
+                where task.queue_id > task_queue.id
+                  and task.status <> 'in_progress'
+                  and task.retries_left = 0
+                order by task.queue_id
+                limit 1
+            ),
+            (
+                select task.queue_id
+                from lock.task
+                where task.queue_id > task_queue.id
+                  and task.status = 'in_progress'
+                  and task.deadline is not null
+                order by task.queue_id
+                limit 1
+            )
+        )
+        from task_queue
+        where task_queue.id is not null
+    ),
+    request_queue (id) as (
+        select ''::text collate "C"
+        union all
+        select least(
+            (
+                select request.queue_id
+                from lock.request
+                where request.queue_id > request_queue.id
+                  and request.settled_at is null
+                  and not request.failed
+                order by request.queue_id
+                limit 1
+            ),
+            (
+                select request.queue_id
+                from lock.request
+                where request.queue_id > request_queue.id
+                  and request.failed
+                order by request.queue_id
+                limit 1
+            )
+        )
+        from request_queue
+        where request_queue.id is not null
+    ),
+    size as (
+        select
+            'task'::text as kind,
+            queue.id,
+            (
+                select count(*)
+                from (
+                    select
+                    from lock.task
+                    where task.queue_id = queue.id
+                      and task.status in ('new', 'failed')
+                      and task.status <> 'in_progress'
+                      and task.retries_left is distinct from 0
+                      and task.available_at <= right_now
+                    limit queue_sizes.max
+                ) as entry
+            ) as ready,
+            (
+                select count(*)
+                from (
+                    select
+                    from lock.task
+                    where task.queue_id = queue.id
+                      and task.status in ('new', 'failed')
+                      and task.status <> 'in_progress'
+                      and task.retries_left is distinct from 0
+                      and task.available_at > right_now
+                    limit queue_sizes.max
+                ) as entry
+            ) as delayed,
+            (
+                select count(*)
+                from (
+                    select
+                    from lock.task
+                    where task.queue_id = queue.id
+                      and task.status = 'in_progress'
+                      and task.deadline > right_now
+                    limit queue_sizes.max
+                ) as entry
+            ) as running,
+            (
+                select count(*)
+                from (
+                    select
+                    from lock.task
+                    where task.queue_id = queue.id
+                      and task.status = 'in_progress'
+                      and task.deadline <= right_now
+                    limit queue_sizes.max
+                ) as entry
+            ) as overdue,
+            (
+                select count(*)
+                from (
+                    select
+                    from lock.task
+                    where task.queue_id = queue.id
+                      and task.status in ('new', 'failed')
+                      and task.status <> 'in_progress'
+                      and task.retries_left = 0
+                    limit queue_sizes.max
+                ) as entry
+            ) as dead,
+            (
+                select min(oldest.available_at)
+                from unnest('{new,failed}'::lock.task_status[]) as wanted
+                cross join lateral (
+                    select task.available_at
+                    from lock.task
+                    where task.queue_id = queue.id
+                      and task.status = wanted
+                      and task.status <> 'in_progress'
+                      and task.retries_left is distinct from 0
+                      and task.available_at <= right_now
+                    order by task.available_at
+                    limit 1
+                ) as oldest
+            ) as oldest_ready
+        from (select task_queue.id from task_queue where task_queue.id <> '' limit queue_sizes.max) as queue
+        union all
+        select
+            'request',
+            queue.id,
+            outstanding.ready,
+            outstanding.delayed,
+            null,
+            null,
+            (
+                select count(*)
+                from (
+                    select
+                    from lock.request
+                    where request.queue_id = queue.id
+                      and request.failed
+                      and request.settled_at > right_now - interval '1 day'
+                    limit queue_sizes.max
+                ) as entry
+            ),
+            outstanding.oldest_ready
+        from (select request_queue.id from request_queue where request_queue.id <> '' limit queue_sizes.max) as queue
+        cross join lateral (
+            select
+                count(*) filter (where entry.available_at is null or entry.available_at <= right_now) as ready,
+                count(*) filter (where entry.available_at > right_now) as delayed,
+                min(entry.created_at) filter (where entry.available_at is null or entry.available_at <= right_now) as oldest_ready
+            from (
+                select request.available_at, request.created_at
+                from lock.request
+                where request.queue_id >= queue.id
+                  and request.queue_id <= queue.id
+                  and request.settled_at is null
+                  and not request.failed
+                order by request.queue_id, request.request_id
+                limit queue_sizes.max
+            ) as entry
+        ) as outstanding
+    )
+    select
+        coalesce(size.kind, paused.kind)::text,
+        coalesce(size.id, paused.queue_id)::text,
+        coalesce(size.ready, 0),
+        coalesce(size.delayed, 0),
+        size.running,
+        size.overdue,
+        coalesce(size.dead, 0),
+        size.oldest_ready,
+        paused.paused_at,
+        paused.reason
+    from size
+    full join (
+        select queue_pause.kind, queue_pause.queue_id, queue_pause.paused_at, queue_pause.reason
+        from lock.queue_pause
+        where queue_pause.resumed_at is null
+    ) as paused on paused.kind = size.kind and paused.queue_id = size.id
+    where paused.kind is not null
+       or size.ready + size.delayed + coalesce(size.running, 0) + coalesce(size.overdue, 0) + size.dead > 0;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.queue_sizes(integer) is
+    'lock.queue_depth at a bounded cost, for monitors: the same columns, but each count ends at max (1000), and of each kind at most max queues are looked at, by name. '
+    'What differs: tasks in progress without a timeout are in no index, and so not in running; of requests, ready, delayed and oldest_ready are those among the '
+    'first max that are outstanding. Waits for nobody, changes nothing, works on a standby; costs some index entries for each queue, and at most max for each count. '
+    'Errors: 22004 null, 22023 max below 1.';
 
 -- file: sql/functions/activity/row_at.sql
 -- +goose StatementBegin
@@ -639,7 +886,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-select lock_internal.refuse_dependents('{lock.queue_depth, lock.activity, lock.blocked, lock.key_session}');
+select lock_internal.refuse_dependents('{lock.queue_depth, lock.activity, lock.blocked, lock.queue_size, lock.key_session}');
 
 drop view if exists lock.queue_depth;
 drop view if exists lock.activity;
@@ -657,8 +904,12 @@ drop function if exists lock_internal.waiters();
 -- gone: sql/functions/activity/row_at.sql
 drop function if exists lock_internal.row_at(regclass, integer, smallint);
 
+-- gone: sql/functions/activity/queue_sizes.sql
+drop function if exists lock.queue_sizes(integer);
+
 -- end of functions
 
+drop table if exists lock.queue_size;
 drop table if exists lock.key_session;
 
 select lock_internal.end_migration(20261101001200, 'down');
