@@ -207,6 +207,42 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 	return items, nil
 }
 
+const queueSizes = `-- name: QueueSizes :many
+select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason from lock.queue_sizes($1::integer) order by kind, queue_id
+`
+
+// QueueSizes is QueueDepth at a bounded cost: each count ends at Max, and so does the number of queues of each kind. For monitors.
+func (q *Queries) QueueSizes(ctx context.Context, max int32) ([]QueueSize, error) {
+	rows, err := q.db.Query(ctx, queueSizes, max)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []QueueSize
+	for rows.Next() {
+		var i QueueSize
+		if err := rows.Scan(
+			&i.Kind,
+			&i.QueueID,
+			&i.Ready,
+			&i.Delayed,
+			&i.Running,
+			&i.Overdue,
+			&i.Dead,
+			&i.OldestReady,
+			&i.PausedSince,
+			&i.PausedReason,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const who = `-- name: Who :many
 select key, name, mode, granted, pid, owner, application, since, blocked_by, state, transaction_since, query, hint from lock.who(key => $1::bigint)
 `

@@ -274,6 +274,20 @@ type QueuePause struct {
 	ResumedAt *time.Time
 }
 
+// The row type of what lock.queue_sizes() answers, with the columns of lock.queue_depth. Always empty.
+type QueueSize struct {
+	Kind         string
+	QueueID      string
+	Ready        int64
+	Delayed      int64
+	Running      *int64
+	Overdue      *int64
+	Dead         int64
+	OldestReady  *time.Time
+	PausedSince  *time.Time
+	PausedReason *string
+}
+
 // Requests for work on entities: the queue of what is outstanding, and the history of what is settled, until it is purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload is as good as lock.enqueue.
 type Request struct {
 	// The order of the queue. Transactions may commit in another order.
