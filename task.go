@@ -183,6 +183,7 @@ type taskWorker struct {
 	mu       sync.Mutex
 	running  int          // tasks in work
 	finished []taskResult // not settled yet
+	apart    bool         // one by one, and apart from capturing, since both together failed
 
 	since  *time.Time    // where the last full capture ended; nil: look from the beginning
 	began  time.Time     // when it last looked from the beginning
@@ -260,10 +261,21 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 		}
 		free, finished = w.state()
 	}
+	var failed error
+	if w.apart {
+		trying, cancel := w.end.call(shortestCall)
+		failed, finished = w.settleEach(trying), nil
+		cancel()
+		w.apart = failed != nil
+	}
 	asked := time.Now()
 	tasks, err := w.capture(free, finished)
 	if err != nil {
+		w.apart = w.apart || len(finished) > 0
 		return false, 0, err
+	}
+	if len(tasks) == 0 && failed != nil {
+		return false, 0, failed
 	}
 	if len(tasks) == 0 {
 		due, err := w.next(ctx)
@@ -461,22 +473,18 @@ func (w *taskWorker) result(task db.Task, err error) taskResult {
 	return taskResult{task: task, result: "retry", delay: delay, message: message(err)}
 }
 
-// finish settles what is finished, and what is in work when that returns; one by one, so that one that cannot be settled keeps no other
-// from it.
+// finish settles what is finished, and what is in work when that returns.
 func (w *taskWorker) finish() error {
 	for {
 		last := w.end.calls.Err() != nil
 		w.mu.Lock()
-		running, finished := w.running, len(w.finished)
+		running := w.running
 		w.mu.Unlock()
 		trying, cancel := w.end.calls, context.CancelFunc(func() {})
 		if last { // All have one short time.
 			trying, cancel = w.end.call(shortestCall)
 		}
-		var failed error
-		for range finished {
-			failed = errors.Join(failed, w.settleFirst(trying))
-		}
+		failed := w.settleEach(trying)
 		cancel()
 		if running == 0 && (failed == nil || last || !wake.Transient(failed) && w.end.calls.Err() == nil) {
 			return failed
@@ -495,6 +503,21 @@ func (w *taskWorker) finish() error {
 		case <-over:
 		}
 	}
+}
+
+// settleEach settles what is finished one by one, so that one that cannot be settled keeps no other from it. Those that ctx's end left out
+// come first the next time.
+func (w *taskWorker) settleEach(ctx context.Context) (failed error) {
+	w.mu.Lock()
+	finished := len(w.finished)
+	w.mu.Unlock()
+	for range finished {
+		if ctx.Err() != nil {
+			return errors.Join(failed, ctx.Err())
+		}
+		failed = errors.Join(failed, w.settleFirst(ctx))
+	}
+	return failed
 }
 
 // settleFirst settles the first of those that are finished, or puts it behind the others.
