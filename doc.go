@@ -36,5 +36,6 @@
 //     does whatever works on a pool; on a transaction it is up to whoever began it.
 //   - 22004, 22023 and P0002 are mistakes of the caller; the error has a hint. 42501 is a role that was not granted.
 //   - 55P03 and 57014 are timeouts that you set. 25006 is a standby, or a read-only transaction.
-//   - Anything else is the connection's or the server's. Then nobody can know whether a commit happened.
+//   - An error without SQLSTATE is the connection's, and one of class 08 or 57P the server's end. Then nobody can know whether a commit
+//     happened. The functions name the others.
 package locks

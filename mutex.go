@@ -44,7 +44,7 @@ func NewMutex(conn db.DBTX, owner string) DurableMutex {
 // concurrent callers gets true. It makes a mutex that is new.
 //
 // Contention: it waits for a transaction that has acquired the mutex and not ended; cancel ctx, or set lock_timeout or
-// statement_timeout, to bound that. On a pool the mutex is acquired when Acquire returns, and repeated as NewMutex says; on a
+// statement_timeout, to bound that. On a pool the mutex is acquired when Acquire returns, and the call is repeated as NewMutex says; on a
 // transaction it is acquired when that commits, and until then others wait.
 //
 // Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 a task or owner that is empty or longer than
@@ -58,7 +58,7 @@ func (m DurableMutex) Acquire(ctx context.Context, taskID string) (bool, error) 
 // Release returns true when this call released the mutex of taskID, and false when it is not acquired, or by another owner.
 //
 // Contention: it waits for a transaction that has released the mutex and not ended. On a pool the mutex is free when Release
-// returns, and repeated as NewMutex says; on a transaction it is free when that commits. Errors are those of Acquire.
+// returns, and the call is repeated as NewMutex says; on a transaction it is free when that commits. Errors are those of Acquire.
 func (m DurableMutex) Release(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, m.conn, "release mutex", taskID, func(q *db.Queries) (bool, error) {
 		return q.ReleaseMutex(ctx, db.ReleaseMutexParams{TaskID: taskID, Owner: m.owner})

@@ -46,7 +46,7 @@ type RequestOptions struct {
 	OnError func(ctx context.Context, err error)
 }
 
-// WorkRequests is a worker of a request queue ("": "default") until ctx ends, and returns ctx's error then. Any number of workers, in any
+// WorkRequests is a worker of a request queue ("": "default") until ctx ends, and returns ctx's error then, wrapped. Any number of workers, in any
 // number of processes, share a queue; each uses one connection of the pool at a time, and all those of a process and pool
 // listen on one more.
 //
@@ -65,8 +65,8 @@ type RequestOptions struct {
 //     is found again as soon as the server has let go of it. A context of handle's own that ends during a query closes the connection, too, and handle's error
 //     counts then; prefer statement_timeout for a limit.
 //
-// When ctx ends no other batch is captured, and the context that handle gets, which does not end with ctx, lasts for nine tenths of Grace. What
-// handle returns by then counts, as nil does afterwards; an error after that leaves the batch as new, and counts nothing.
+// When ctx ends no other batch is captured, and the context that handle gets, which does not end with ctx, lasts for nine tenths of Grace. A handler
+// that uses ctx instead fails at once, and that counts. What handle returns by then counts, as nil does afterwards; an error after that leaves the batch as new, and counts nothing.
 //
 // A worker that finds nothing asks no more questions until it is notified, the next retry of its own is due, or Poll has passed; it survives
 // the loss of its connections. A commit whose outcome is unknown, because the connection broke or CallTimeout passed, has happened or not:
@@ -213,6 +213,9 @@ func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
 	}
 	w.behind = false
 	first := w.line == 0
+	if first {
+		w.next() // forgets what is past, under a load that never ends, too
+	}
 	calling, cancel := w.end.call(w.CallTimeout) // From here on the end of ctx must not interrupt.
 	defer cancel()
 	opening := &pipeline{Conn: c.conn.Conn(), begins: true, then: "savepoint locks_handler"}

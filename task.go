@@ -46,8 +46,8 @@ const defaultQueue = "default"
 // SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task may be taken over
 // (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks.
 //
-// Contention: it waits for a transaction that has the task in hand. On a pool the status is set when SetStatus returns, and repeated as
-// NewStateMachine says; on a transaction it is set when that commits.
+// Contention: it waits for a transaction that has the task in hand. On a pool the status is set when SetStatus returns, and the call is repeated
+// as NewStateMachine says; on a transaction it is set when that commits.
 //
 // Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: P0002 unknown task, 22023 bad id or status, 22P02 a
 // status that there is not.
@@ -65,7 +65,7 @@ func (m TaskQueue) SetStatus(ctx context.Context, taskID string, status db.TaskS
 // Capture takes at most limit tasks that are new or failed. No task means that none can be had now.
 //
 // Contention: it never waits, and leaves out what others are capturing. On a pool the tasks are in progress when Capture returns, and
-// repeated as NewStateMachine says; on a transaction they are when that commits, and until then nobody else gets them.
+// the call is repeated as NewStateMachine says; on a transaction they are when that commits, and until then nobody else gets them.
 //
 // Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 bad queue or limit.
 func (m TaskQueue) Capture(ctx context.Context, limit int) (tasks []db.Task, err error) {
@@ -132,7 +132,7 @@ type TaskOptions struct {
 }
 
 // WorkTasks captures tasks of a queue ("": "default"), calls work for each, up to Concurrency at once, and settles them, until ctx ends
-// (it returns ctx's error) or an error comes that no pause can mend, such as missing rights (42501). Run it in as many processes as there should be.
+// (it returns ctx's error, wrapped) or an error comes that no pause can mend, such as missing rights (42501). Run it in as many processes as there should be.
 //
 // What work returns settles the task:
 //
@@ -143,8 +143,8 @@ type TaskOptions struct {
 //   - RetryAfter(delay, err): the same, with this pause.
 //   - Permanent(err): a dead letter at once.
 //
-// When ctx ends nothing more is captured, and work's context, which does not end with ctx, lasts for nine tenths of Grace. What work returns by
-// then counts; a task that fails after that goes back as new, as if it had not been captured. WorkTasks waits for every handler to return.
+// When ctx ends nothing more is captured, and work's context, which does not end with ctx, lasts for nine tenths of Grace. Work that uses ctx
+// instead fails at once, and that counts, as does what work returns in that time; a task that fails after that goes back as new, as if it had not been captured. WorkTasks waits for every handler to return.
 //
 // Give tasks a timeout: a worker that dies keeps its tasks until their timeouts have passed. Work that takes longer needs Extend; when it
 // was too slow and another worker has the task, its result is dropped.
@@ -163,7 +163,7 @@ func WorkTasks(ctx context.Context, pool *pgxpool.Pool, queueID string, work fun
 }
 
 // WorkTaskBatches is WorkTasks for work that is done on many tasks at once: work gets up to BatchSize tasks, and the next when it has
-// returned. It returns one error per task, in their order, or nil when all are done. A panic, or another number of errors, fails all of
+// returned. It leaves the slice as it is, and returns one error per task, in their order, or nil when all are done. A panic, or another number of errors, fails all of
 // the batch. With Extend, its context ends when one of the tasks is lost.
 func WorkTaskBatches(ctx context.Context, pool *pgxpool.Pool, queueID string, work func(ctx context.Context, tasks []db.Task) []error, opts *TaskOptions) error {
 	w := newTaskWorker(pool, queueID, opts)
@@ -192,6 +192,7 @@ type taskWorker struct {
 	asked time.Time     // when next was last called
 	took  time.Duration // and for how long
 	stuck time.Duration // how long to wait for a task that is due and cannot be had
+	apart bool          // settle one by one, and apart from capturing, since both together failed
 }
 
 // A taskResult is how a task is to be settled: see lock.settle_and_capture.
@@ -261,10 +262,21 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 		}
 		free, finished = w.state()
 	}
+	var failed error
+	if w.apart {
+		trying, cancel := w.end.call(shortestCall)
+		failed, finished = w.settleEach(trying), nil
+		cancel()
+		w.apart = failed != nil
+	}
 	asked := time.Now()
 	tasks, err := w.capture(free, finished)
 	if err != nil {
+		w.apart = w.apart || len(finished) > 0
 		return false, 0, err
+	}
+	if len(tasks) == 0 && failed != nil {
+		return false, 0, failed
 	}
 	if len(tasks) == 0 {
 		due, err := w.next(ctx)
@@ -462,22 +474,18 @@ func (w *taskWorker) result(task db.Task, err error) taskResult {
 	return taskResult{task: task, result: "retry", delay: delay, message: message(err)}
 }
 
-// finish settles what is finished, and what is in work when that returns; one by one, so that one that cannot be settled keeps no other
-// from it.
+// finish settles what is finished, and what is in work when that returns.
 func (w *taskWorker) finish() error {
 	for {
 		last := w.end.calls.Err() != nil
 		w.mu.Lock()
-		running, finished := w.running, len(w.finished)
+		running := w.running
 		w.mu.Unlock()
 		trying, cancel := w.end.calls, context.CancelFunc(func() {})
 		if last { // All have one short time.
 			trying, cancel = w.end.call(shortestCall)
 		}
-		var failed error
-		for range finished {
-			failed = errors.Join(failed, w.settleFirst(trying))
-		}
+		failed := w.settleEach(trying)
 		cancel()
 		if running == 0 && (failed == nil || last || !wake.Transient(failed) && w.end.calls.Err() == nil) {
 			return failed
@@ -496,6 +504,21 @@ func (w *taskWorker) finish() error {
 		case <-over:
 		}
 	}
+}
+
+// settleEach settles what is finished one by one, so that one that cannot be settled keeps no other from it. Those that ctx's end left out
+// come first the next time.
+func (w *taskWorker) settleEach(ctx context.Context) (failed error) {
+	w.mu.Lock()
+	finished := len(w.finished)
+	w.mu.Unlock()
+	for range finished {
+		if ctx.Err() != nil {
+			return errors.Join(failed, ctx.Err())
+		}
+		failed = errors.Join(failed, w.settleFirst(ctx))
+	}
+	return failed
 }
 
 // settleFirst settles the first of those that are finished, or puts it behind the others.

@@ -15,7 +15,7 @@ type Timeout interface {
 
 var _ Timeout = IntervalTimeout{}
 
-// A IntervalTimeout is the Timeout that counts a task's interval, set by lock.create_timeout, from the last grant.
+// An IntervalTimeout is the Timeout that counts a task's interval, set by lock.create_timeout, from the last grant.
 type IntervalTimeout struct{ conn db.DBTX }
 
 // NewTimeout returns the IntervalTimeout. What happens on a pool, on a transaction and on a connection is said by NewMutex.

@@ -545,6 +545,31 @@ func TestTaskWorkFaults(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a task that somebody holds in a transaction keeps no other waiting", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		s.exec("select lock.create_tasks('{held,beside}')")
+		beside := make(chan struct{})
+		opts := quiet()
+		opts.Concurrency, opts.CallTimeout = 2, time.Second
+		taskLoopEach(t, e.pool, opts, func(_ context.Context, task db.Task) error {
+			switch task.ID {
+			case "held":
+				s.exec("begin")
+				s.exec("select from lock.task where id = 'held' for no key update")
+				close(beside)
+			case "beside":
+				<-beside
+			}
+			return nil
+		})
+		<-beside
+		e.session(t).exec("select lock.create_task('later')")
+		eventually(t, "the others are done", func() bool { return state(t, e, "beside") == "done:1:0" && state(t, e, "later") == "done:1:0" })
+		s.exec("rollback")
+		eventually(t, "it is done", func() bool { return state(t, e, "held") == "done:1:0" })
+	})
 	t.Run("what is captured while the worker ends goes back", func(t *testing.T) {
 		t.Parallel()
 		onlyPostgreSQL(t, "its waits cannot be seen at once")
