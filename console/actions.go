@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 
@@ -42,7 +43,7 @@ var actions = map[string]action{
 		recorded: "$2::text, $3::text, jsonb_build_object('action', 'resume') || coalesce((select to_jsonb(queue_pause) from lock.queue_pause where queue_pause.kind = $2::text and queue_pause.queue_id = $3::text and queue_pause.resumed_at is null), '{}')"},
 	"retry-request": {title: "Retry a request", button: "Enqueue it once more", values: []choice{{"id", "Request"}, {"entity", "Entity"}},
 		consequence: "What it asked for becomes a new request at the end of its queue.", sql: "select lock.retry_request($2::text::bigint) is not null",
-		recorded: "'request', (select request.queue_id || ': ' || request.entity_id from lock.request where request.request_id = $2::text::bigint and $3::text is not null), jsonb_build_object('action', 'retry', 'request_id', $2::text::bigint)"},
+		recorded: "'request', coalesce((select request.queue_id || ': ' || request.entity_id from lock.request where request.request_id = $2::text::bigint), $3::text), jsonb_build_object('action', 'retry', 'request_id', $2::text::bigint)"},
 }
 
 // A question is what is asked before an action.
@@ -122,12 +123,17 @@ func (h *handler) do(ctx context.Context, a action, args []any) error {
 			return err
 		}
 		if a.recorded != "" {
-			if _, err := tx.Exec(ctx, "select lock_internal.record_forced_release(about.kind, about.id, $1, about.previous) from (select "+a.recorded+") as about (kind, id, previous)", args...); err != nil {
+			if _, err := tx.Exec(ctx, "select lock_internal.check_text($1, 'reason'), lock_internal.record_forced_release(about.kind, about.id, $1, about.previous) from (select "+a.recorded+") as about (kind, id, previous)", args...); err != nil {
 				return err
 			}
 		}
+		// Not every action reads every parameter, and each has to have a type.
+		sql := "select act.done from (" + a.sql + ") as act (done) where true"
+		for i := 1; i < len(args); i++ {
+			sql += fmt.Sprintf(" and $%d::text is not null", i)
+		}
 		var done bool
-		if err := tx.QueryRow(ctx, a.sql, args...).Scan(&done); err != nil {
+		if err := tx.QueryRow(ctx, sql, args...).Scan(&done); err != nil {
 			return err
 		}
 		if !done {

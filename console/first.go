@@ -145,7 +145,7 @@ func person(role, program any) string {
 
 // endangered are leases that have missed two renewals, and those that were lost within a day.
 func endangered(v *view) error {
-	const most = 100000
+	const most = 20000
 	found, err := v.rows(`
 		select *
 		from (
@@ -207,9 +207,9 @@ var depths = `
 	cross join lateral (
 		select
 			(select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'new' and task.status <> 'in_progress'
-				and task.retries_left is distinct from 0 and task.available_at <= clock_timestamp() limit $3) as some)
+				and task.retries_left is distinct from 0 and task.available_at <= clock_timestamp() limit $3) as seen)
 			+ (select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'failed' and task.status <> 'in_progress'
-				and task.retries_left is distinct from 0 and task.available_at <= clock_timestamp() limit $3) as some) as ready,
+				and task.retries_left is distinct from 0 and task.available_at <= clock_timestamp() limit $3) as seen) as ready,
 			least(
 				(select task.available_at from lock.task where task.queue_id = queue.queue_id and task.status = 'new' and task.status <> 'in_progress'
 					and task.retries_left is distinct from 0 order by task.available_at limit 1),
@@ -217,17 +217,17 @@ var depths = `
 					and task.retries_left is distinct from 0 order by task.available_at limit 1)
 			) as oldest,
 			(select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'in_progress'
-				and task.deadline > clock_timestamp() limit $3) as some) as running,
+				and task.deadline > clock_timestamp() limit $3) as seen) as running,
 			(select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'in_progress'
-				and task.deadline <= clock_timestamp() limit $3) as some) as overdue,
+				and task.deadline <= clock_timestamp() limit $3) as seen) as overdue,
 			(select task.deadline from lock.task where task.queue_id = queue.queue_id and task.status = 'in_progress'
 				and task.deadline is not null order by task.deadline limit 1) as deadline,
-			(select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'failed' and task.status <> 'in_progress' and task.retries_left = 0 limit $3) as some)
-			+ (select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'new' and task.status <> 'in_progress' and task.retries_left = 0 limit $3) as some) as dead
+			(select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'failed' and task.status <> 'in_progress' and task.retries_left = 0 limit $3) as seen)
+			+ (select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'new' and task.status <> 'in_progress' and task.retries_left = 0 limit $3) as seen) as dead
 		where queue.kind = 'task'
 		union all
 		select
-			(select count(*) from (select from lock.request where request.queue_id = queue.queue_id and request.settled_at is null and not request.failed limit $3) as some),
+			(select count(*) from (select from lock.request where request.queue_id = queue.queue_id and request.settled_at is null and not request.failed limit $3) as seen),
 			(select looked.created_at
 				from (
 					select request.created_at, request.available_at
@@ -239,7 +239,7 @@ var depths = `
 				where looked.available_at is null or looked.available_at <= clock_timestamp()
 				limit 1),
 			null, null, null,
-			(select count(*) from (select from lock.request where request.queue_id = queue.queue_id and request.failed and request.settled_at > clock_timestamp() - interval '1 day' limit $3) as some)
+			(select count(*) from (select from lock.request where request.queue_id = queue.queue_id and request.failed and request.settled_at > clock_timestamp() - interval '1 day' limit $3) as seen)
 		where queue.kind = 'request'
 	) as depth
 	left join lock.queue_pause on queue_pause.kind = queue.kind and queue_pause.queue_id = queue.queue_id and queue_pause.resumed_at is null

@@ -536,7 +536,7 @@ func task(v *view) error {
 	moments := []moment{{row["created_at"], "Created", ""}}
 	switch row["status"] {
 	case "in_progress":
-		moments = append(moments, moment{row["available_at"], "Had been available", ""}, moment{row["changed_at"], "Captured by " + text(row["owner"]), ""})
+		moments = append(moments, moment{row["available_at"], "Had been available", ""}, moment{row["changed_at"], strings.TrimSuffix("Captured by "+text(row["owner"]), " by "), ""})
 		if deadline, ok := row["deadline"].(time.Time); ok {
 			if deadline.Before(v.Now) {
 				moments = append(moments, moment{deadline, "Its time ran out: the next capture takes it over", "bad"})

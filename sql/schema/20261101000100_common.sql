@@ -108,16 +108,16 @@ create table if not exists lock.forced_release (
 create index if not exists forced_release_id_idx on lock.forced_release (id);
 
 comment on table lock.forced_release is
-    'Every lock that an operator took away from its holder. Nothing deletes from it but its owner, by hand.';
+    'Every lock that an operator took away from its holder, and what operators did from the console. Nothing deletes from it but its owner, by hand.';
 
 comment on column lock.forced_release.kind is
-    'mutex, timeout, time_slot, throttle or lease.';
+    'mutex, timeout, time_slot, throttle or lease; for what the console did besides, task or request, and id is the queue, or queue and id.';
 
 comment on column lock.forced_release.released_by is
     'The role that logged in (session_user).';
 
 comment on column lock.forced_release.previous is
-    'The row as it was: the holder, since when, until when.';
+    'The row as it was: the holder, since when, until when. From the console, with what was done as action.';
 
 create table if not exists lock.finding (
     severity  text              not null,
