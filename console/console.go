@@ -256,6 +256,9 @@ func (p *page) Live() bool { return p.Act == nil }
 // Ago is a time as people say it.
 func (p *page) Ago(t time.Time) string {
 	d := p.Now.Sub(t)
+	if d.Abs() < time.Second {
+		return "now"
+	}
 	if d < 0 {
 		return "in " + span(-d)
 	}

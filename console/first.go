@@ -121,7 +121,7 @@ func (v *view) tree(found []map[string]any) (tree []*node) {
 				n.Parts[0].Text = "A prepared transaction"
 			}
 			if since, ok := row["root_since"].(time.Time); ok {
-				n.Parts = append(n.Parts, cell{Text: "in a transaction that began"}, cell{Time: since})
+				n.Parts = append(n.Parts, cell{Text: "· its transaction began"}, cell{Time: since})
 			}
 		}
 		tree = append(tree, n)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -80,11 +81,31 @@ func text(value any) string {
 	return fmt.Sprint(value)
 }
 
+// visible is JSON whose characters that turn the reading direction around are escaped, so that nothing in it reads as something else.
+func visible(json any) any {
+	s, ok := json.(string)
+	if !ok {
+		return json
+	}
+	var out strings.Builder
+	for _, c := range s {
+		if unicode.Is(unicode.Bidi_Control, c) {
+			fmt.Fprintf(&out, `\u%04x`, c)
+		} else {
+			out.WriteRune(c)
+		}
+	}
+	return out.String()
+}
+
 // lists makes a row of cells of some columns.
 func lists(row map[string]any, columns ...string) []cell {
 	cells := make([]cell, len(columns))
 	for i, column := range columns {
 		cells[i] = show(row[column])
+		if column == "payload" || column == "previous" {
+			cells[i] = show(visible(row[column]))
+		}
 	}
 	return cells
 }
@@ -512,7 +533,7 @@ func task(v *view) error {
 		{"status", "Status"}, {"queue_id", "Queue"}, {"owner", "Captured last by"}, {"message", "Last error"}, {"attempt", "Attempt (the fencing number)"}, {"tries", "Tries"},
 		{"retries_left", "Captures left"}, {"timeout", "Time for a capture"}, {"payload", "Payload"},
 	} {
-		c := show(row[f[0]])
+		c := lists(row, f[0])[0]
 		switch {
 		case f[0] == "queue_id":
 			c.Href = v.Link("/queues", "q", queue)
