@@ -284,27 +284,26 @@ func TestTrouble(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	s := open(t, "", true)
-	for _, name := range hostile {
+	s.blocked(hostile[0])
+	for i, name := range hostile {
 		s.things(name)
-		s.blocked(name)
 		q := url.QueryEscape(name)
 		for _, path := range []string{
-			"/", "/keys", "/key?name=" + q, "/mutexes?q=" + q, "/timeouts?q=" + q, "/slots?q=" + q, "/throttles?q=" + q, "/leases?q=" + q, "/queues?q=" + q,
+			"/", "/key?name=" + q, "/mutexes?q=" + q, "/timeouts?q=" + q, "/slots?q=" + q, "/throttles?q=" + q, "/leases?q=" + q, "/queues?q=" + q,
 			"/tasks?q=" + q, "/tasks?status=dead&queue=" + q, "/task?queue=" + q + "&id=" + q, "/requests", "/requests?state=outstanding&queue=" + q,
-			"/entity?queue=" + q + "&id=" + q, "/ledger?q=" + q, "/search?q=" + q,
+			"/entity?queue=" + q + "&id=" + q, "/ledger?q=" + q, "/search?q=" + q, "/keys",
 		} {
+			if path == "/keys" && i > 0 {
+				continue
+			}
 			page := s.sees(path, name)
 			if strings.Contains(page, "<script>") || strings.Contains(page, "<img") {
 				t.Errorf("%s has markup of a name", path)
 			}
 		}
-		break // the sessions of one are enough at a time
 	}
-	for _, name := range hostile[1:] {
-		s.things(name)
-		for path, page := range map[string]string{"/mutexes": "", "/task": "&queue=" + url.QueryEscape(name) + "&id=" + url.QueryEscape(name), "/ledger": "", "/search": ""} {
-			s.sees(path+"?q="+url.QueryEscape(name)+page, name)
-		}
+	if page := s.get("/ledger", http.StatusOK); strings.Contains(plain(page), `{"owner": "`+hostile[2]) || !strings.Contains(plain(page), `\u202egnp.exe`) {
+		t.Error("a name turns around what stands beside it in JSON")
 	}
 }
 
@@ -470,7 +469,6 @@ func TestManyRows(t *testing.T) {
 		t.Fatalf("only %d queries were seen", asked)
 	}
 	var plans []struct{ Plan map[string]any }
-	must(t, json.Unmarshal([]byte(s.answer("select '[]'")), &plans))
 	var answer []byte
 	must(t, s.owner.QueryRow(ctx, "explain (analyze, format json) select count(*) from lock.task").Scan(&answer))
 	must(t, json.Unmarshal(answer, &plans))
