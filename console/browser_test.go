@@ -159,6 +159,9 @@ func TestBrowserReads(t *testing.T) {
 		}
 	}
 	check("empty")
+	healthy := open(t, "", false)
+	healthy.nothingFound()
+	run(t, ctx, chromedp.Navigate(healthy.url+"/"), chromedp.WaitVisible("main .healthy"))
 	s.trouble()
 	s.blocked("customer:42")
 	s.things("nightly import")

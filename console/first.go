@@ -91,11 +91,14 @@ func (v *view) tree(found []map[string]any) (tree []*node) {
 			row := waiters[child]
 			n := &node{Query: text(row["query"]), Behind: place(child)}
 			n.since, _ = row["since"].(time.Time)
-			name := cell{Text: cmp.Or(text(row["name"]), text(row["key"]), "a row")}
-			if key := text(row["key"]); key != "" {
-				name.Href = v.Link("/key", "key", key)
+			n.Parts = []cell{{Text: "Session " + child, Mark: "warn"}, {Text: person(row["owner"], row["application"])}}
+			if name := cmp.Or(text(row["name"]), text(row["key"])); name == "" {
+				n.Parts = append(n.Parts, cell{Text: "waits for a row of kind " + text(row["kind"])})
+			} else if key := text(row["key"]); key != "" {
+				n.Parts = append(n.Parts, cell{Text: "waits for key"}, cell{Text: name, Href: v.Link("/key", "key", key)})
+			} else {
+				n.Parts = append(n.Parts, cell{Text: "waits for " + text(row["kind"])}, cell{Text: name})
 			}
-			n.Parts = []cell{{Text: "Session " + child, Mark: "warn"}, {Text: person(row["owner"], row["application"])}, {Text: "waits for " + text(row["kind"])}, name}
 			if !n.since.IsZero() {
 				n.Parts = append(n.Parts, cell{Text: "since"}, cell{Time: n.since})
 			}

@@ -175,7 +175,17 @@ func keys(v *view) error {
 		s.Note = "These are the first 200: who waits first, then who holds. Search for a key by its name or number."
 	}
 	v.add(s)
-	return nil
+	return v.rowEngine()
+}
+
+// rowEngine says what cannot be seen there.
+func (v *view) rowEngine() error {
+	var advisory bool
+	err := v.tx.QueryRow(v.ctx, "select lock_internal.is_advisory()").Scan(&advisory)
+	if err == nil && !advisory {
+		v.add(section{Note: "This database uses the row engine: a holder shows only while somebody waits for it, and who waits for a new key shows without it."})
+	}
+	return err
 }
 
 // key is one key, by its number or by a name.
@@ -190,7 +200,10 @@ func key(v *view) error {
 		call, wanted = "lock.who($1::text)", name
 		v.Title = "Key " + name
 	}
-	return v.who(call, wanted, "Nobody holds this key or waits for it.")
+	if err := v.who(call, wanted, "Nobody holds this key or waits for it."); err != nil {
+		return err
+	}
+	return v.rowEngine()
 }
 
 // who shows the sessions that hold a key and wait for it.
@@ -728,7 +741,10 @@ func entity(v *view) error {
 	if advisory {
 		v.add(section{Heading: "Who has it", Table: t})
 	} else if err := v.who("(select who.* from (select lock_internal.entity_number(($1::text[])[1], ($1::text[])[2]) as number) as wanted cross join lateral lock.who(wanted.number) as who) as who",
-		[]string{queue, id}, "On the row engine a holder shows only while somebody waits for it."); err != nil {
+		[]string{queue, id}, "Nobody has it who could be seen."); err != nil {
+		return err
+	}
+	if err := v.rowEngine(); err != nil {
 		return err
 	}
 	before, err := v.number("before")
