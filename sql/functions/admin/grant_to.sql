@@ -11,19 +11,7 @@ declare
     granted_function  regprocedure;
     granted_view      regclass;
 begin
-    if grant_to.role is null then
-        raise exception 'role must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass the name of a role.';
-    elsif not exists (
-        select
-        from pg_roles
-        where pg_roles.rolname = grant_to.role
-    ) then
-        raise exception 'role "%" does not exist', grant_to.role
-            using errcode = 'undefined_object',
-                  hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
-    end if;
+    perform lock_internal.check_role(grant_to.role);
     perform lock_internal.revoke_from_public();
     execute format('grant usage on schema lock, lock_internal to %I', grant_to.role);
     for granted_function in

@@ -10,7 +10,7 @@ as $$
     where pg_proc.pronamespace = 'lock'::regnamespace
       and pg_proc.prorettype <> 'trigger'::regtype
       and pg_proc.proname <> all (array[
-          'grant_to', 'revoke_from',
+          'grant_to', 'grant_monitor_to', 'revoke_from',
           'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource', 'force_release_lease',
           'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources', 'drop_unused_leases'
       ])

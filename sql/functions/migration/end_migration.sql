@@ -1,4 +1,4 @@
--- end_migration notes that a migration is done, and gives every role that has the functions what came with it.
+-- end_migration notes that a migration is done, and gives every role that has grants what came with it.
 create or replace function lock_internal.end_migration(
     version    bigint,
     direction  text
@@ -24,6 +24,11 @@ begin
         select granted_roles from lock_internal.granted_roles()
     loop
         perform lock.grant_to(grantee);
+    end loop;
+    for grantee in
+        select monitor_roles from lock_internal.monitor_roles()
+    loop
+        perform lock.grant_monitor_to(grantee);
     end loop;
 end;
 $$;

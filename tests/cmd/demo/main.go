@@ -40,6 +40,9 @@ var (
 	root = flag.String("root", "..", "the project's root")
 	keep = flag.Bool("keep", false, "leave the server up that the demo started")
 	kind = flag.String("kind", "", "only this kind")
+
+	console = flag.String("console", "", "play again and again, and start this program, locks-console, beside it")
+	listen  = flag.String("listen", "127.0.0.1:8437", "where the console listens")
 )
 
 func main() {
@@ -94,6 +97,9 @@ func run(ctx context.Context) (err error) {
 	installed = true
 	fmt.Printf("  The schema lock is installed; key locks use the %s engine here.\n", engine)
 
+	if *console != "" {
+		return showConsole(ctx, t, d.conn, *console)
+	}
 	if _, err := d.conn.Exec(ctx, "create schema "+d.schema); err != nil {
 		return err
 	}
