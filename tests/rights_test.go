@@ -32,7 +32,7 @@ var calledFunctions = strings.Fields(`
 `)
 
 // monitorFunctions is what lock.grant_monitor_to gives, called ones included.
-const monitorFunctions = "advisory_key check engine entity_number get_task help is_advisory key list_tasks monitored request_history row_at waiters who"
+const monitorFunctions = "advisory_key check engine entity_number get_task help is_advisory key list_tasks monitored queue_sizes request_history row_at waiters who"
 
 func TestRights(t *testing.T) {
 	t.Parallel()
