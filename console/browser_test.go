@@ -319,11 +319,8 @@ func TestBrowserWithoutScripts(t *testing.T) {
 	}
 }
 
-// Pictures for docs/console.md: LOCKS_CONSOLE_PICTURES=../docs/console go test -run Picture .
+// What docs/console.md shows can be shown; make console-pictures keeps it.
 func TestBrowserPictures(t *testing.T) {
-	if os.Getenv("LOCKS_CONSOLE_PICTURES") == "" {
-		t.Skip("SKIPPED: LOCKS_CONSOLE_PICTURES names no directory")
-	}
 	s := open(t, "", true)
 	ctx := browse(t)
 	s.trouble()

@@ -44,7 +44,7 @@ func Handler(pool *pgxpool.Pool, options *Options) http.Handler {
 	h.Prefix = strings.TrimSuffix(h.Prefix, "/")
 	mux := http.NewServeMux()
 	mux.Handle("GET /assets/", http.FileServerFS(assets))
-	for path, show := range h.pages() {
+	for path, show := range pages() {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, show) })
 	}
 	mux.HandleFunc("GET /act", func(w http.ResponseWriter, r *http.Request) { h.ask(w, r, nil) })
@@ -117,10 +117,11 @@ type page struct {
 	Failed   *failure
 	Done     bool
 
-	h    *handler
-	Path string
-	Now  time.Time
-	q    string
+	h        *handler
+	Path     string
+	Now      time.Time
+	q        string
+	findings []map[string]any // for the first page
 }
 
 type section struct {
@@ -171,6 +172,13 @@ type view struct {
 
 func (h *handler) serve(w http.ResponseWriter, r *http.Request, show func(*view) error) {
 	p := h.page(r)
+	if r.URL.Path == "/" {
+		var err error
+		if p.findings, err = h.check(r.Context()); err != nil {
+			h.fail(w, r, explain(err))
+			return
+		}
+	}
 	err := pgx.BeginTxFunc(r.Context(), h.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// What is read lies in an index: without one the planner may think that a small table is read faster from end to end.
 		for _, set := range []string{"statement_timeout = '5s'", "jit = off", "enable_seqscan = off", "enable_bitmapscan = off"} {

@@ -562,6 +562,31 @@ func TestActions(t *testing.T) {
 	}
 }
 
+// One connection is enough for a page, whoever else asks.
+func TestOneConnection(t *testing.T) {
+	t.Parallel()
+	s := open(t, "", false)
+	config := s.reader.Config().Copy()
+	config.MaxConns, config.MinConns, config.MinIdleConns = 1, 0, 0
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	must(t, err)
+	defer pool.Close()
+	limited, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	h := Handler(pool, nil)
+	var wait sync.WaitGroup
+	for range 4 {
+		wait.Go(func() {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequestWithContext(limited, "GET", "/", nil))
+			if w.Code != http.StatusOK {
+				t.Error(w.Code, plain(w.Body.String()))
+			}
+		})
+	}
+	wait.Wait()
+}
+
 // On the row engine less can be seen, and the pages say so.
 func TestRowEngine(t *testing.T) {
 	t.Parallel()

@@ -28,9 +28,9 @@ type node struct {
 }
 
 // wrong is the first page: what is wrong, and nothing else.
-func (h *handler) wrong(v *view) error {
+func wrong(v *view) error {
 	v.Title = "What is wrong"
-	for _, look := range []func(*view) error{blockers, endangered, troubled, h.check} {
+	for _, look := range []func(*view) error{blockers, endangered, troubled, found} {
 		if err := look(v); err != nil {
 			return err
 		}
@@ -374,27 +374,32 @@ func queuesPage(v *view) error {
 
 const notices = "Good to know"
 
-// check shows what lock.check() says, which is asked once a minute at most.
-func (h *handler) check(v *view) error {
+// check asks lock.check(), once a minute at most. No page holds a connection meanwhile: it might be the last one.
+func (h *handler) check(ctx context.Context) ([]map[string]any, error) {
 	h.checking.Lock()
 	defer h.checking.Unlock()
-	if time.Since(h.checked) > fresh {
-		err := pgx.BeginTxFunc(v.ctx, h.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-			ctx, cancel := context.WithTimeout(v.ctx, 30*time.Second)
-			defer cancel()
-			rows, err := tx.Query(ctx, `select severity, subject, finding, remedy from lock.check() order by array_position('{error,warning,notice}', severity), subject`)
-			if err == nil {
-				h.findings, err = pgx.CollectRows(rows, pgx.RowToMap)
-			}
-			return err
-		})
-		if err != nil {
-			return err
+	if time.Since(h.checked) < fresh {
+		return h.findings, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	err := pgx.BeginTxFunc(ctx, h.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `select severity, subject, finding, remedy from lock.check() order by array_position('{error,warning,notice}', severity), subject`)
+		if err == nil {
+			h.findings, err = pgx.CollectRows(rows, pgx.RowToMap)
 		}
+		return err
+	})
+	if err == nil {
 		h.checked = time.Now()
 	}
+	return h.findings, err
+}
+
+// found shows what lock.check() said.
+func found(v *view) error {
 	serious, good := &table{Columns: []string{"Severity", "Subject", "Finding", "Remedy"}}, &table{Columns: []string{"Subject", "Finding", "Remedy"}}
-	for _, row := range h.findings {
+	for _, row := range v.findings {
 		if row["severity"] == "notice" {
 			good.Rows = append(good.Rows, lists(row, "subject", "finding", "remedy"))
 			continue

@@ -18,9 +18,9 @@ const (
 	capped  = 1000 // how far anything is counted
 )
 
-func (h *handler) pages() map[string]func(*view) error {
+func pages() map[string]func(*view) error {
 	return map[string]func(*view) error{
-		"/{$}": h.wrong, "/keys": keys, "/key": key, "/mutexes": grants("mutex"), "/timeouts": grants("timeout"), "/slots": grants("time_slot"),
+		"/{$}": wrong, "/keys": keys, "/key": key, "/mutexes": grants("mutex"), "/timeouts": grants("timeout"), "/slots": grants("time_slot"),
 		"/throttles": grants("throttle"), "/leases": leases, "/queues": queuesPage, "/tasks": tasks, "/task": task, "/requests": requests,
 		"/entity": entity, "/ledger": ledger, "/search": search,
 	}
