@@ -681,7 +681,7 @@ func TestRequestWorkLife(t *testing.T) {
 			"select lock.enqueue('create', 'e')",
 			"insert into lock.request (request_type, entity_id) values ('update', 'e')",
 		} {
-			eventually(t, "the worker is calm", func() bool { return queries.lookedLast(calm, "CaptureRequest", "savepoint", "rollback") })
+			within(t, perseverance, "the worker is calm, and the transactions of other tests are over", func() bool { return queries.lookedLast(calm, "CaptureRequest", "savepoint", "rollback") })
 			idle(t, e, 1)
 			calm = queries.count()
 			for range 100 {
