@@ -745,18 +745,19 @@ func TestRequestWorkLife(t *testing.T) {
 	const busy = "do $$ begin loop begin perform pg_advisory_lock(9, 9); exit; exception when query_canceled then null; end; end loop; end $$"
 	for _, cut := range []struct {
 		name, settled string
-		handle        func(ctx context.Context, tx pgx.Tx) error
+		handle        func(ctx context.Context, tx pgx.Tx, isBusy func() bool) error
 	}{
-		{"a lost connection", "complete 2", func(_ context.Context, tx pgx.Tx) error {
+		{"a lost connection", "complete 2", func(_ context.Context, tx pgx.Tx, isBusy func() bool) error {
 			query, err := (&pgproto3.Query{String: busy}).Encode(nil)
 			if err != nil {
 				return err
 			}
 			connection := tx.Conn().PgConn().Conn()
 			_, err = connection.Write(query)
+			holdsWithin(patience, isBusy) // A connection that ends before may take the query along.
 			return errors.Join(err, connection.Close())
 		}},
-		{"a handler's deadline", "error 1", func(ctx context.Context, tx pgx.Tx) error {
+		{"a handler's deadline", "error 1", func(ctx context.Context, tx pgx.Tx, _ func() bool) error {
 			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			_, err := tx.Exec(short, busy)
@@ -773,15 +774,17 @@ func TestRequestWorkLife(t *testing.T) {
 			super := e.sessionAs(t, e.super)
 			var calls atomic.Int32
 			pool, queries := openLogged(t, e.url, 2)
+			isBusy := func() (is bool) {
+				const waits = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"
+				return e.admin.QueryRow(ctx, waits).Scan(&is) == nil && is
+			}
 			startRequestHandlers(t, pool, 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 				if calls.Add(1) > 1 {
 					return nil
 				}
-				return cut.handle(ctx, tx)
+				return cut.handle(ctx, tx, isBusy)
 			}, &locks.RequestOptions{Poll: time.Hour, OnError: func(context.Context, error) {}})
-			eventually(t, "the server is busy with what was lost", func() bool {
-				return get[bool](super, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')")
-			})
+			eventually(t, "the server is busy with what was lost", isBusy)
 			idle(t, e, 1)
 			eventually(t, "it has looked once more", func() bool { return queries.lookedListed("CaptureRequest", "savepoint", "rollback") })
 			s.exec("select pg_advisory_unlock(9, 9)")
