@@ -23,22 +23,12 @@ declare
     granted  boolean := false;
     until    timestamp;
 begin
-    select
-        (
-            select lock_internal.utc(oldest.last_locked) + oldest.throttle_interval < lock_internal.utc(lock_throttled_permit.right_now)
-            from lock.throttled_permit as oldest
-            where oldest.resource_id = lock_throttled_permit.resource_id
-            order by oldest.last_locked
-            limit 1
-        ),
-        (
-            select newest.last_locked > lock_throttled_permit.right_now
-            from lock.throttled_permit as newest
-            where newest.resource_id = lock_throttled_permit.resource_id
-            order by newest.last_locked desc
-            limit 1
-        )
-    into free, ahead;
+    select lock_internal.utc(oldest.last_locked) + oldest.throttle_interval < lock_internal.utc(lock_throttled_permit.right_now)
+    into free
+    from lock.throttled_permit as oldest
+    where oldest.resource_id = lock_throttled_permit.resource_id
+    order by oldest.last_locked
+    limit 1;
     if free then
         update lock.throttled_permit
         set
@@ -58,7 +48,17 @@ begin
         returning lock_internal.full_hour(lock_internal.utc(lock_throttled_permit.right_now) + throttled_permit.throttle_interval) into until;
         granted := found;
     end if;
-    if not granted and ahead then
+    if granted then
+        ahead := false;
+    else
+        select newest.last_locked > lock_throttled_permit.right_now
+        into ahead
+        from lock.throttled_permit as newest
+        where newest.resource_id = lock_throttled_permit.resource_id
+        order by newest.last_locked desc
+        limit 1;
+    end if;
+    if ahead then
         update lock.throttled_permit
         set last_locked = clock_timestamp(), previously_locked = least(throttled_permit.previously_locked, clock_timestamp())
         where throttled_permit.resource_id = lock_throttled_permit.resource_id
