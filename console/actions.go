@@ -41,6 +41,8 @@ var actions = map[string]action{
 	"resume": {title: "Resume a queue", button: "Resume it", values: []choice{{"kind", "Kind"}, {"queue", "Queue"}},
 		consequence: "Its workers get what waits.", sql: "select lock.resume_queue($2::text, $3::text)",
 		recorded: "$2::text, $3::text, jsonb_build_object('action', 'resume') || coalesce((select to_jsonb(queue_pause) from lock.queue_pause where queue_pause.kind = $2::text and queue_pause.queue_id = $3::text and queue_pause.resumed_at is null), '{}')"},
+	"cancel-request": {title: "Cancel a request", button: "Cancel it", values: []choice{{"id", "Request"}, {"entity", "Entity"}},
+		consequence: "It ends in error, and what waits behind it can be had. Not while a worker has the entity.", sql: "select lock.cancel_request($2::text::bigint, $1)"},
 	"retry-request": {title: "Retry a request", button: "Enqueue it once more", values: []choice{{"id", "Request"}, {"entity", "Entity"}},
 		consequence: "What it asked for becomes a new request at the end of its queue.", sql: "select lock.retry_request($2::text::bigint) is not null",
 		recorded: "'request', coalesce((select request.queue_id || ': ' || request.entity_id from lock.request where request.request_id = $2::text::bigint), $3::text), jsonb_build_object('action', 'retry', 'request_id', $2::text::bigint)"},

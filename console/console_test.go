@@ -488,6 +488,7 @@ func TestActions(t *testing.T) {
 	s.things(name)
 	token := s.answer("select token from lock.lease where name = $1", name)
 	request := s.answer("select request_id from lock.request")
+	again := s.answer("select request_id + 1 from lock.request") // what retrying it makes
 	s.sql("update lock.request set request_status = 'error', settled_at = now()")
 	alice := http.Header{"Operator": {"alice"}}
 	id := url.Values{"id": {name}}
@@ -508,6 +509,7 @@ func TestActions(t *testing.T) {
 		{"redrive", url.Values{"queue": {name}}, "select status = 'new' and retries_left = 1 from lock.task"},
 		{"retry-task", task, "select status = 'new' and retries_left = 1 from lock.task"},
 		{"retry-request", url.Values{"id": {request}, "entity": {name}}, "select count(*) = 2 from lock.request"},
+		{"cancel-request", url.Values{"id": {again}, "entity": {name}}, "select request_status = 'error' from lock.request order by request_id desc limit 1"},
 	}
 	for _, step := range steps {
 		form := maps.Clone(step.values)

@@ -670,9 +670,12 @@ func (v *view) requestTable(found []map[string]any, next string) *table {
 		cells[1].Href = v.Link("/requests", "queue", text(row["queue_id"]), "state", "outstanding")
 		cells[2].Href = v.Link("/entity", "queue", text(row["queue_id"]), "id", text(row["entity_id"]))
 		action := cell{}
-		if row["status"] == "error" {
+		switch row["status"] {
+		case "error":
 			cells[4].Mark = "bad"
 			action = v.act("Retry", "retry-request", "id", text(row["request_id"]), "entity", text(row["entity_id"]))
+		case "new":
+			action = v.act("Cancel", "cancel-request", "id", text(row["request_id"]), "entity", text(row["entity_id"]))
 		}
 		if v.h.Actions != nil {
 			cells = append(cells, action)

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"slices"
@@ -580,6 +581,67 @@ func TestRequestDelay(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What nobody works on is ended as error, for the record.
+func TestRequestCancel(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, e *env) {
+		w, v, operator := newRequestWorker(t, e), newRequestWorker(t, e), e.sessionAs(t, e.owner)
+		w.exec("select lock.enqueue('create', 'a', '{\"n\": 1}', 'q'), lock.enqueue('update', 'a', queue_id => 'q'), lock.enqueue('update', 'b', queue_id => 'q')")
+		w.takes("q", 1)
+		answers(operator, false, "select lock.cancel_request(1, 'why')")
+		answers(operator, false, "select lock.cancel_request(2, 'why')")
+		w.exec("rollback")
+		operator.exec("begin")
+		answers(operator, true, "select lock.cancel_request(1, 'no longer wanted')")
+		v.takes("q", 3)
+		v.settles("complete", 1)
+		operator.exec("commit")
+		answers(operator, false, "select lock.cancel_request(1, 'again')")
+		answers(operator, false, "select lock.cancel_request(3, 'done')")
+		v.line = 0
+		v.takes("q", 2)
+		v.settles("complete", 1)
+		answers(operator, "error cancelled: no longer wanted", "select request_status || ' ' || message from lock.request_history('a', 'q') where request_id = 1")
+		answers(operator, "request q: a no longer wanted cancel 1 locks_owner", `select string_agg(concat_ws(' ', kind, id, reason, previous ->> 'action', previous ->> 'request_id', released_by), ';') from lock.forced_release`)
+		for _, c := range []struct{ code, sql string }{
+			{"22004", "select lock.cancel_request(null, 'why')"}, {"22004", "select lock.cancel_request(1, null)"}, {"22023", "select lock.cancel_request(1, ' ')"},
+			{"22023", "select lock.cancel_request(1, repeat('x', 1025))"}, {"P0002", "select lock.cancel_request(99, 'why')"},
+		} {
+			if operator.fails(c.code, c.sql).Hint == "" {
+				t.Errorf("%s has no hint", c.sql)
+			}
+		}
+		w.fails("42501", "select lock.cancel_request(2, 'why')")
+		answers(operator, int64(1), "select count(*) from lock.forced_release")
+	})
+	t.Run("the checker catches one that does not ask for the entity", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		mutate(t, e, "cancel_request", " or not lock_internal.try_entity(wanted.queue_id, wanted.entity_id)", "")
+		w, operator := newRequestWorker(t, e), e.sessionAs(t, e.owner)
+		w.exec("select lock.enqueue('update', 'a', queue_id => 'q')")
+		w.takes("q", 1)
+		cancel := operator.start("select lock.cancel_request(1, 'why')").blocked()
+		w.settles("complete", 1)
+		cancel.ends()
+	})
+	t.Run("wakes who waits for what stood behind it", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s, operator := e.session(t), e.sessionAs(t, e.owner)
+		s.exec("select lock.enqueue('update', 'a', queue_id => 'q')")
+		s.exec("listen lock_request")
+		s.exec("select lock.start_idling('lock_request', 'q', 'w', '1 minute')")
+		answers(operator, true, "select lock.cancel_request(1, 'why')")
+		waiting, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		note, err := s.conn.WaitForNotification(waiting)
+		if err != nil || note.Payload != "q" {
+			t.Errorf("%v, %v", note, err)
+		}
+	})
 }
 
 // TestRequestOperators: what the owner of the schema may do to the table by hand.

@@ -22,7 +22,7 @@ var publicFunctions = strings.Fields(`
 // operatorFunctions stay with the owner of the schema.
 var operatorFunctions = strings.Fields(`
 	grant_to grant_monitor_to revoke_from
-	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource force_release_lease
+	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource force_release_lease cancel_request
 	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources drop_unused_leases
 `)
 

@@ -19,6 +19,11 @@ select lock.settle_request(process_id => sqlc.arg('process_id')::uuid, status =>
 -- name: RetryRequest :one
 select lock.retry_request(request_id => sqlc.arg('request_id')::bigint) as request_id;
 
+-- CancelRequest ends an outstanding request as error, for the record; false: it is settled, or a worker has its entity now. For the
+-- schema's owner. P0002: there is none.
+-- name: CancelRequest :one
+select lock.cancel_request(request_id => sqlc.arg('request_id')::bigint, reason => sqlc.arg('reason')::text) as cancelled;
+
 -- PurgeRequests deletes at most max requests that were settled longer ago than olderThan, and says how many.
 -- name: PurgeRequests :one
 select lock.purge_requests(older_than => sqlc.arg('older_than')::interval, max => sqlc.arg('max')::integer) as purged;

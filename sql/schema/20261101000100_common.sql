@@ -448,7 +448,7 @@ as $$
       and pg_proc.prorettype <> 'trigger'::regtype
       and pg_proc.proname <> all (array[
           'grant_to', 'grant_monitor_to', 'revoke_from',
-          'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource', 'force_release_lease',
+          'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource', 'force_release_lease', 'cancel_request',
           'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources', 'drop_unused_leases'
       ])
        or pg_proc.pronamespace = 'lock_internal'::regnamespace

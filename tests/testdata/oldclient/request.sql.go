@@ -13,6 +13,24 @@ import (
 	"time"
 )
 
+const cancelRequest = `-- name: CancelRequest :one
+select lock.cancel_request(request_id => $1::bigint, reason => $2::text) as cancelled
+`
+
+type CancelRequestParams struct {
+	RequestID int64
+	Reason    string
+}
+
+// CancelRequest ends an outstanding request as error, for the record; false: it is settled, or a worker has its entity now. For the
+// schema's owner. P0002: there is none.
+func (q *Queries) CancelRequest(ctx context.Context, arg CancelRequestParams) (bool, error) {
+	row := q.db.QueryRow(ctx, cancelRequest, arg.RequestID, arg.Reason)
+	var cancelled bool
+	err := row.Scan(&cancelled)
+	return cancelled, err
+}
+
 const captureRequest = `-- name: CaptureRequest :many
 select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => $3::text)
 `

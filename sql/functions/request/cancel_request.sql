@@ -1,0 +1,63 @@
+-- cancel_request ends a request that nobody works on as error, and records who did so and why.
+--
+-- It takes the entity's lock, as a worker does, and looks in a later statement. So the request is outstanding and nobody else's
+-- when it is ended, and its transaction is the only one that ends it.
+create or replace function lock.cancel_request(
+    request_id  bigint,
+    reason      text
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    wanted  lock.request;
+begin
+    perform lock_internal.check_primary();
+    perform lock_internal.check_text(cancel_request.reason, 'reason');
+    if cancel_request.request_id is null then
+        raise exception 'request_id must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the id of a request that is outstanding; lock.request_history shows it.';
+    end if;
+    select *
+    into wanted
+    from lock.request
+    where request.request_id = cancel_request.request_id;
+    if not found then
+        raise exception 'there is no request %', cancel_request.request_id
+            using errcode = 'no_data_found',
+                  hint = 'It may have been settled and purged.';
+    elsif wanted.settled_at is not null or not lock_internal.try_entity(wanted.queue_id, wanted.entity_id) then
+        return false;
+    end if;
+    update lock.request
+    set request_status = 'error',
+        message = left('cancelled: ' || cancel_request.reason, 4000),
+        available_at = null,
+        settled_at = clock_timestamp()
+    where request.request_id = cancel_request.request_id
+      and request.request_status = 'new'
+      and request.settled_at is null;
+    if not found then
+        return false;
+    end if;
+    perform lock_internal.record_forced_release(
+        'request',
+        wanted.queue_id || ': ' || wanted.entity_id,
+        cancel_request.reason,
+        jsonb_build_object('action', 'cancel') || to_jsonb(wanted)
+    );
+    -- What stood behind it can be had when this transaction ends.
+    perform lock_internal.wake('lock_request', wanted.queue_id);
+    return true;
+end;
+$$;
+
+comment on function lock.cancel_request(bigint, text) is
+    'For the schema''s owner. Ends an outstanding request as error, with the reason (1 to 1024 bytes) as its message, and returns true; false when it is settled, or a worker '
+    'has its entity now: ask again later. lock.forced_release records the operator, the reason and the request. The entity is the caller''s until the transaction ends; rolled back, it '
+    'never was. A create that is cancelled frees the updates behind it, as one that ended in error does. Never waits. Wakes idle workers at commit. '
+    'Errors: 22004 null, 22023 bad reason, P0002 no such request, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE.';
