@@ -627,6 +627,28 @@ func TestRequestCancel(t *testing.T) {
 		w.settles("complete", 1)
 		cancel.ends()
 	})
+	t.Run("wakes who passed over the entity also when somebody was faster", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		mutate(t, e, "cancel_request", "if not found then\n        raise", "perform pg_advisory_xact_lock(4711);\n    if wanted is null then\n        raise")
+		w, operator := newRequestWorker(t, e), e.sessionAs(t, e.owner)
+		w.exec("select lock.enqueue('update', 'a', queue_id => 'q')")
+		w.takes("q", 1)
+		w.exec("select pg_advisory_lock(4711)")
+		cancel := operator.start("create temporary table got as select lock.cancel_request(1, 'why') as done").blocked()
+		w.settles("complete", 1)
+		w.exec("listen lock_request")
+		w.exec("select lock.start_idling('lock_request', 'q', 'w', '1 minute')")
+		w.exec("select pg_advisory_unlock(4711)")
+		cancel.ends()
+		answers(operator, false, "select done from got")
+		waiting, stop := context.WithTimeout(ctx, patience)
+		defer stop()
+		note, err := w.conn.WaitForNotification(waiting)
+		if err != nil || note.Payload != "q" {
+			t.Errorf("%v, %v", note, err)
+		}
+	})
 	t.Run("wakes who waits for what stood behind it", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)

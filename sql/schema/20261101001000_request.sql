@@ -502,6 +502,8 @@ begin
     elsif wanted.settled_at is not null or not lock_internal.try_entity(wanted.queue_id, wanted.entity_id) then
         return false;
     end if;
+    -- Workers pass over the entity until this transaction ends, whatever it finds. What they missed can be had then.
+    perform lock_internal.wake('lock_request', wanted.queue_id);
     update lock.request
     set request_status = 'error',
         message = left('cancelled: ' || cancel_request.reason, 4000),
@@ -519,8 +521,6 @@ begin
         cancel_request.reason,
         jsonb_build_object('action', 'cancel') || to_jsonb(wanted)
     );
-    -- What stood behind it can be had when this transaction ends.
-    perform lock_internal.wake('lock_request', wanted.queue_id);
     return true;
 end;
 $$;
