@@ -6,11 +6,13 @@ import (
 	"time"
 )
 
-// Dial opens a connection that soon fails when the other side is gone without a word, as after a power cut: to be DialFunc of a
-// pgx.ConnConfig. By the system's defaults a call that waits for its answer notices that after a quarter of an hour.
+// Dial opens a connection that soon fails when the other side is gone without a word, as after a
+// power cut. Make it DialFunc of a pgx.ConnConfig. By the system's defaults a call that waits for
+// its answer notices that after a quarter of an hour.
 //
-// Connecting takes at most 5 s. A silent peer is asked every 2 s, after 5 s, and is taken for dead after three questions; on Linux also
-// when what was sent to it is not acknowledged for 10 s (TCP_USER_TIMEOUT).
+// Connecting takes at most 5 s. A silent peer is asked every 2 s, after 5 s, and is taken for dead
+// after three questions. On Linux that also happens when what was sent to it is not acknowledged
+// for 10 s (TCP_USER_TIMEOUT).
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{
 		Timeout:         5 * time.Second,

@@ -10,8 +10,8 @@ import (
 	"github.com/seed4787c507/locks/db"
 )
 
-// A program that has one pgx.Conn and no pool begins transactions on that. What is a transaction of its own on a pool is one
-// here, too, but is not repeated after 40001.
+// A program that has one pgx.Conn and no pool begins transactions on that. What is a transaction of
+// its own on a pool is one here, too, but is not repeated after 40001.
 func Example_conn() {
 	conn, err := pgx.Connect(ctx, pool.Config().ConnString())
 	if err != nil {
@@ -33,9 +33,9 @@ func Example_conn() {
 	// acquired: true <nil>
 }
 
-// A program that uses database/sql with pgx's driver calls the functions in its own transactions. A parameter has a cast, because
-// a key by number and one by name are two functions. Made by stdlib.OpenDBFromPool, a *sql.DB shares its connections with the
-// pool that the closures take.
+// A program that uses database/sql with pgx's driver calls the functions in its own transactions. A
+// parameter has a cast, because a key by number and one by name are two functions. Made by
+// stdlib.OpenDBFromPool, a *sql.DB shares its connections with the pool that the closures take.
 func Example_databaseSQL() {
 	sqlDB := stdlib.OpenDBFromPool(pool)
 	defer sqlDB.Close()

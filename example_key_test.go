@@ -69,7 +69,8 @@ func ExampleTryShared() {
 	// the number 42: true <nil>
 }
 
-// A transfer locks both accounts. Another one in the opposite direction waits, and does not deadlock.
+// A transfer locks both accounts. Another one in the opposite direction waits, and does not
+// deadlock.
 func ExampleExclusiveAll() {
 	err := locks.ExclusiveAll(ctx, pool, []string{"account:1", "account:2"}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "update account set balance = balance + case id when 1 then -5 else 5 end where id in (1, 2)")

@@ -6,7 +6,8 @@ import (
 	"github.com/seed4787c507/locks"
 )
 
-// The next import does not start while the last one has not finished, even if that one's process is gone.
+// The next import does not start while the last one has not finished, even if that one's process is
+// gone.
 func ExampleNewMutex() {
 	var mutex locks.Mutex = locks.NewMutex(pool, "host 7")
 	acquired, err := mutex.Acquire(ctx, "nightly import")

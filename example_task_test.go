@@ -13,7 +13,8 @@ import (
 	"github.com/seed4787c507/locks/db"
 )
 
-// A service takes ctx from signal.NotifyContext: told to stop, it captures nothing more and finishes what it is at.
+// A service takes ctx from signal.NotifyContext: told to stop, it captures nothing more and
+// finishes what it is at.
 func ExampleWorkTasks() {
 	if _, err := db.New(pool).CreateTask(ctx, db.CreateTaskParams{ID: "march", QueueID: "reports", Payload: []byte(`{"pages": 3}`)}); err != nil {
 		fmt.Println(err)

@@ -19,8 +19,8 @@ var (
 	pool *pgxpool.Pool
 )
 
-// The examples need a database that has been migrated, and make their own tables there: LOCKS_EXAMPLE_URL. The tests of module
-// tests run them.
+// The examples need a database that has been migrated, and make their own tables there:
+// LOCKS_EXAMPLE_URL. The tests of module tests run them.
 func TestMain(m *testing.M) {
 	url := os.Getenv("LOCKS_EXAMPLE_URL")
 	if url == "" {
@@ -51,7 +51,8 @@ func Example_migrations() {
 	// Output: 1 <nil>
 }
 
-// A transaction of one's own is run again when the database asks for that. The closures of this package do it by themselves.
+// A transaction of one's own is run again when the database asks for that. The closures of this
+// package do it by themselves.
 func ExampleIsRetryable() {
 	transfer := func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "update account set balance = balance - 10 where id = 1")

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// RetryAfter makes the error of a handler of WorkTasks, WorkTaskBatches or WorkRequests a wish to try again, by any worker, no
-// earlier than delay from now (at least a millisecond, at most 100 years). errors.Is and errors.As reach err. Nil stays nil.
+// RetryAfter makes the error of a handler of WorkTasks, WorkTaskBatches or WorkRequests a wish to
+// try again, by any worker, no earlier than delay from now. The delay is at least a millisecond, at
+// most 100 years. errors.Is and errors.As reach err. Nil stays nil.
 func RetryAfter(delay time.Duration, err error) error {
 	if err == nil {
 		return nil
@@ -31,8 +32,9 @@ type retryError struct {
 func (e *retryError) Error() string { return fmt.Sprintf("retry in %v: %v", e.delay, e.err) }
 func (e *retryError) Unwrap() error { return e.err }
 
-// Permanent makes the error of a handler one that no other try can mend: a task becomes a dead letter at once, a request ends in
-// error at once, whatever RetryAfter says. errors.Is and errors.As reach err. Nil stays nil.
+// Permanent makes the error of a handler one that no other try can mend, whatever RetryAfter says.
+// A task becomes a dead letter at once. A request ends in error at once. errors.Is and errors.As
+// reach err. Nil stays nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -58,7 +60,8 @@ func wishes(err error) (again bool, delay time.Duration, never bool) {
 	return false, 0, false
 }
 
-// A PanicError is the error of a handler that panicked. It does not unwrap to Value, which must not look like a wish to try again.
+// A PanicError is the error of a handler that panicked. It does not unwrap to Value, which must not
+// look like a wish to try again.
 type PanicError struct {
 	Value any
 	Stack []byte
@@ -69,7 +72,8 @@ func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 var errGoexit = errors.New("the handler ended its goroutine")
 
-// sound returns a handler's error. One that panics when it is looked at, such as a nil pointer, does so here, where it is the handler's panic.
+// sound returns a handler's error. One that panics when it is looked at, such as a nil pointer,
+// does so here, where it is the handler's panic.
 func sound(err error) error {
 	if err != nil {
 		_, _ = errors.Is(err, errGoexit), err.Error()
@@ -77,7 +81,8 @@ func sound(err error) error {
 	return err
 }
 
-// protect calls a handler, and then after with its error, which a panic is, too, and errGoexit when the goroutine is ending.
+// protect calls a handler, and then after with its error, which a panic is, too, and errGoexit when
+// the goroutine is ending.
 func protect(handle func() error, after func(error)) {
 	err := errGoexit
 	defer func() {
@@ -109,7 +114,7 @@ func warn(ctx context.Context, err error) {
 // A graceful end of a loop: when the loop's context ends, what is running goes on for a while.
 type graceful struct {
 	handlers context.Context // ends after nine tenths of the grace period
-	calls    context.Context // ends with the grace period, at least a second later: so long what handlers did can be settled
+	calls    context.Context // ends with the grace period, at least a second later, to settle
 	begin    func()          // begins the grace period, if it has not begun
 	end      func()          // ends everything
 }

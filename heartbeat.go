@@ -8,8 +8,8 @@ import (
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
-// A heartbeat is a context under which something is held that ends by itself when it is not renewed: the context ends before that can
-// be, by this process's own monotonic clock.
+// A heartbeat is a context under which something is held that ends by itself when it is not
+// renewed. The context ends before that can be, by this process's own monotonic clock.
 type heartbeat struct {
 	context.Context
 	parent context.Context
@@ -23,13 +23,14 @@ type heartbeat struct {
 	cancel   context.CancelCauseFunc
 }
 
-// heldUntil is for how long what was asked for at a time is surely held. The time is from before the request was sent.
+// heldUntil is for how long what was asked for at a time is surely held. The time is from before
+// the request was sent.
 func heldUntil(asked time.Time, ttl time.Duration) time.Time {
 	return asked.Add(ttl - ttl/10)
 }
 
-// startHeartbeat renews what is held until a time, every third of ttl, until stop is called, which says whether it is lost. A renewal
-// that fails is tried again, until a tenth of ttl is left.
+// startHeartbeat renews what is held until a time, every third of ttl, until stop is called. A
+// renewal that fails is tried again, until a tenth of ttl is left. stop says whether it is lost.
 func startHeartbeat(ctx context.Context, until time.Time, ttl time.Duration, lostIs error, renew func(context.Context) (bool, error)) (held *heartbeat, stop func() (lost bool)) {
 	h := &heartbeat{parent: ctx, deadline: until, ttl: ttl, renew: renew, lostIs: lostIs}
 	h.Context, h.cancel = context.WithCancelCause(ctx)
@@ -102,8 +103,8 @@ func (h *heartbeat) lose() {
 	h.cancel(h.lostIs)
 }
 
-// Err is not nil as soon as the deadline has passed, also when a process that was stopped has just been continued and its timers
-// have yet to fire.
+// Err is not nil as soon as the deadline has passed, also when a process that was stopped has just
+// been continued and its timers have yet to fire.
 func (h *heartbeat) Err() error {
 	if h.Context.Err() == nil && h.lost() {
 		h.lose()

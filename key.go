@@ -10,61 +10,73 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A Key is what the closures of key locks take: a number, or a name of 1 to 1024 bytes. The number 42 and the name "42" are two
-// different keys; what is not a string is a number.
+// A Key is what the closures of key locks take: a number, or a name of 1 to 1024 bytes. The number
+// 42 and the name "42" are two different keys. What is not a string is a number.
 type Key interface {
 	~int | ~int32 | ~int64 | ~string
 }
 
 // Exclusive runs fn in a transaction that holds key alone, and commits it.
 //
-// Contention: it waits until every other holder, shared or exclusive, has ended; cancel ctx, or set lock_timeout or
-// statement_timeout, to bound that, or use TryExclusive. The lock ends with the transaction: on commit, on an error or panic of
-// fn (which roll back), and when the connection or this process dies.
+// Contention: it waits until every other holder, shared or exclusive, has ended. To bound the wait
+// cancel ctx, set lock_timeout or statement_timeout, or use TryExclusive. The lock ends with the
+// transaction: on commit, on an error or panic of fn (which roll back), and when the connection or
+// this process dies.
 //
-// Transaction: it is READ COMMITTED, so that what fn reads is not older than the lock, and it is not fn's to end: tx's Commit and
-// Rollback return an error and do nothing. A commit or rollback in SQL gives the lock up, which is an error in the end, unless
-// another transaction was begun, which nobody notices. fn cannot lock the same key by another call of this package: that is
-// another connection, which waits for this one, and the database does not see that as a deadlock. To lock more, use db.New(tx).
+// Transaction: it is READ COMMITTED, so that what fn reads is not older than the lock. It is not
+// fn's to end: tx's Commit and Rollback return an error and do nothing. A commit or rollback in SQL
+// gives the lock up, and Exclusive returns an error for it. If fn then begins another transaction
+// in SQL, nobody notices.
 //
-// Cost: two round trips. Begin and lock travel together, in the connection's query exec mode; where that prepares statements,
-// the first call on a connection takes one more.
+// fn cannot lock the same key by another call of this package. That is another connection, which
+// waits for this one, and the database does not see that as a deadlock. To lock more, use
+// db.New(tx).
 //
-// Errors: when the database asks for a retry (see IsRetryable), the transaction is rolled back and the whole of fn runs again, up
-// to 10 times with growing, random pauses; so fn must keep its effects inside its tx. Any other error is returned, wrapped:
-// errors.Is and errors.As reach fn's own error and the *pgconn.PgError with its SQLSTATE (22023 bad name, 22021 a name with a
-// NUL or bytes that are no text in the connection's client_encoding, 25006 a standby, 55P03 lock_timeout, 57014
-// statement_timeout). When the connection is lost during the commit, nobody can know whether the commit happened; that error is
-// returned and never retried.
+// Cost: two round trips. Begin and lock travel together, in the connection's query exec mode. Where
+// that prepares statements, the first call on a connection takes one more.
+//
+// Retries: when the database asks for one (see IsRetryable), the transaction is rolled back and the
+// whole of fn runs again. That happens up to 10 times with growing, random pauses. So fn must keep
+// its effects inside its tx.
+//
+// Errors: any other error is returned, wrapped. errors.Is and errors.As reach fn's own error and
+// the *pgconn.PgError with its SQLSTATE. 22023 is a bad name. 22021 is a name with a NUL or bytes
+// that are no text in the connection's client_encoding. 25006 is a standby, 55P03 lock_timeout,
+// 57014 statement_timeout. When the connection is lost during the commit, nobody can know whether
+// the commit happened. That error is returned and never retried.
 func Exclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error) error {
 	_, err := holdKey(ctx, pool, reflect.ValueOf(key), exclusiveNumber, exclusiveName, nil, fn)
 	return err
 }
 
-// Shared runs fn in a transaction that holds key together with other sharers, and commits it. It waits for an exclusive
-// holder only. Transaction, cost and errors are as with Exclusive.
+// Shared runs fn in a transaction that holds key together with other sharers, and commits it. It
+// waits for an exclusive holder only. Transaction, cost and errors are as with Exclusive.
 func Shared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error) error {
 	_, err := holdKey(ctx, pool, reflect.ValueOf(key), sharedNumber, sharedName, nil, fn)
 	return err
 }
 
-// TryExclusive runs fn as Exclusive does and returns true, or returns false without having called fn when somebody else still
-// has the key after wait. A wait of 0 asks once; while it waits, wait stands in for lock_timeout. When it returns an error, the
-// boolean is false. Transaction, cost and errors are as with Exclusive; 22023 is also a wait that is negative.
+// TryExclusive runs fn as Exclusive does and returns true. It returns false without having called
+// fn when somebody else still has the key after wait. A wait of 0 asks once. While it waits, wait
+// stands in for lock_timeout. When it returns an error, the boolean is false. Transaction, cost and
+// errors are as with Exclusive. 22023 is also a wait that is negative.
 func TryExclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.Duration, fn func(tx pgx.Tx) error) (bool, error) {
 	return holdKey(ctx, pool, reflect.ValueOf(key), tryExclusiveNumber, tryExclusiveName, &wait, fn)
 }
 
-// TryShared runs fn as Shared does and returns true, or returns false without having called fn when somebody else still has the
-// key exclusively after wait. Everything else is as with TryExclusive.
+// TryShared runs fn as Shared does and returns true. It returns false without having called fn when
+// somebody else still has the key exclusively after wait. Everything else is as with TryExclusive.
 func TryShared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.Duration, fn func(tx pgx.Tx) error) (bool, error) {
 	return holdKey(ctx, pool, reflect.ValueOf(key), trySharedNumber, trySharedName, &wait, fn)
 }
 
-// ExclusiveAll runs fn in a transaction that holds all names alone, and commits it. The names are taken in one global order, so
-// that its callers never deadlock with each other, whatever the order of their slices. Duplicates count once, and no names lock
-// nothing. Contention, transaction, cost and errors are as with Exclusive; 53200 says that the server's lock table is too small
-// for so many. For keys by number, shared ones and a bounded wait there is db.Queries.TryAll, on a transaction.
+// ExclusiveAll runs fn in a transaction that holds all names alone, and commits it. The names are
+// taken in one global order, so that its callers never deadlock with each other, whatever the order
+// of their slices. Duplicates count once, and no names lock nothing.
+//
+// Contention, transaction, cost and errors are as with Exclusive. 53200 says that the server's lock
+// table is too small for so many. For keys by number, shared ones and a bounded wait there is
+// db.Queries.TryAll, on a transaction.
 func ExclusiveAll(ctx context.Context, pool *pgxpool.Pool, names []string, fn func(tx pgx.Tx) error) error {
 	_, err := hold(ctx, pool, exclusiveAll, []any{append([]string{}, names...)}, false, fn)
 	if err != nil {
@@ -108,8 +120,8 @@ func holdKey(ctx context.Context, pool *pgxpool.Pool, key reflect.Value, number,
 	return held, nil
 }
 
-// hold begins a transaction and locks in one round trip, runs fn and commits; all of it again when the database asks for that.
-// A try may answer false, and then fn is not called.
+// hold begins a transaction and locks in one round trip, runs fn and commits; all of it again when
+// the database asks for that. A try may answer false, and then fn is not called.
 func hold(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, try bool, fn func(tx pgx.Tx) error) (held bool, err error) {
 	err = retry(ctx, func() error {
 		held = true

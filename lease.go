@@ -20,21 +20,24 @@ import (
 var (
 	// ErrLeaseHeld says that others hold all permits of the name. WithLease returns it.
 	ErrLeaseHeld = errors.New("all permits are held elsewhere")
-	// ErrLeaseLost says that a lease ended before its holder was done: it ran out, or an operator released it by force. WithLease
-	// and Lease.Assert return it, and it is the cause of the end of the context that WithLease gives.
-	ErrLeaseLost = errors.New("the lease is lost")
+	// ErrLeaseLost says that a lease ended before its holder was done: it ran out, or an operator
+	// released it by force. WithLease and Lease.Assert return it. It is also the cause of the end
+	// of the context that WithLease gives.
+	ErrLeaseLost = errors.New("the lease is lost: stop what it protects, and acquire it again")
 )
 
-// A Lease is what WithLease gives to its closure: a proof of who holds the name, to be shown with every write.
+// A Lease is what WithLease gives to its closure: a proof of who holds the name, to be shown with
+// every write.
 type Lease struct {
 	Name  string
 	Token int64 // greater than the token of every lease on the name before
 	Owner string
 }
 
-// Assert fences a transaction: call it in each one that writes what the lease protects. While the lease is live, nobody gets its
-// permit before tx ends, however long that takes. It waits only for a transaction that is ending this lease. It returns an error
-// that is ErrLeaseLost (SQLSTATE LK001) when the lease is lost; tx has failed then, and can only be rolled back.
+// Assert fences a transaction: call it in each one that writes what the lease protects. While the
+// lease is live, nobody gets its permit before tx ends, however long that takes. Assert waits only
+// for a transaction that is ending this lease. It returns an error that is ErrLeaseLost (SQLSTATE
+// LK001) when the lease is lost. Then tx has failed, and can only be rolled back.
 func (l Lease) Assert(ctx context.Context, tx pgx.Tx) error {
 	err := db.New(tx).AssertLease(ctx, db.AssertLeaseParams{Name: l.Name, Token: l.Token})
 	var pg *pgconn.PgError
@@ -49,40 +52,51 @@ func (l Lease) Assert(ctx context.Context, tx pgx.Tx) error {
 
 // LeaseOptions tune WithLease. Nil and the zero value are good.
 type LeaseOptions struct {
-	// Owner is the text, of 1 to 1024 bytes, that tells people who holds the lease. Default: host name and process id.
+	// Owner is the text, of 1 to 1024 bytes, that tells people who holds the lease. Default: host
+	// name and process id.
 	Owner string
 	// Permits is how many may hold the name at once, this lease included. Default: 1.
 	Permits int
-	// Wait makes WithLease wait until a permit is free or ctx ends. A lost connection ends the wait with its error; who wants to go
-	// on calls again after a pause. A waiter asks once when it comes, when a lease on the name is released, and when the lease that
-	// stood in its way should have run out: about once per ttl while that one is renewed. Releases are heard on one connection per
-	// process and pool, beside the pool's own; where that is impossible, running out is enough. Default: false, it returns
+	// Wait makes WithLease wait until a permit is free or ctx ends. A lost connection ends the wait
+	// with its error. To go on, call WithLease again after a pause. Default: false, it returns
 	// ErrLeaseHeld at once.
+	//
+	// A waiter asks once when it comes, and when a lease on the name is released. It also asks when
+	// the lease that stood in its way should have run out, about once per ttl while that one is
+	// renewed. Releases are heard on one connection per process and pool, beside the pool's own.
+	// Where that is impossible, running out is enough.
 	Wait bool
-	// CallTimeout is of each call of a waiter. One that takes longer is made again, on another connection. Default: 10 s.
+	// CallTimeout is of each call of a waiter. One that takes longer is made again, on another
+	// connection. Default: 10 s.
 	CallTimeout time.Duration
 }
 
-// WithLease runs fn while it holds a lease on name, and releases it when fn returns or panics. When ctx ends so does fn's, and
-// so do the renewals; the lease is released once fn has returned.
+// WithLease runs fn while it holds a lease on name, and releases it when fn returns or panics. When
+// ctx ends so does fn's, and so do the renewals. The lease is released once fn has returned.
 //
-// Contention: when others hold all permits it returns ErrLeaseHeld without having called fn, or waits (LeaseOptions.Wait).
+// Contention: when others hold all permits it returns ErrLeaseHeld without having called fn, or
+// waits (LeaseOptions.Wait).
 //
-// The lease is renewed in the background every third of ttl; a failed renewal is tried again until a tenth of ttl is left.
-// Then, and at once when the database says that the lease is lost, fn's context ends with the cause ErrLeaseLost. The time is
-// measured by this process's own monotonic clock from before the request was sent, so fn's context ends before another can
-// have the lease, unless the process did not run at that time, or the machine was suspended; Lease.Assert refuses what it
-// writes even then. A lost lease is never acquired again in the same call. The clock of the database decides, to the
-// microsecond; a ttl of less than some round trips cannot be held.
+// Renewal: the lease is renewed in the background every third of ttl. A failed renewal is tried
+// again until a tenth of ttl is left. Then fn's context ends with the cause ErrLeaseLost. It ends
+// at once when the database says that the lease is lost. A lost lease is never acquired again in
+// the same call.
 //
-// Transaction: none is open while fn runs. Each acquiring, renewing and releasing is one of its own on the pool, so fn must leave
-// a connection. fn calls Lease.Assert in each transaction that writes what the lease protects. It does not release the lease
-// itself: that is taken for a loss.
+// Time: this process's own monotonic clock measures it, from before the request was sent. So fn's
+// context ends before another can have the lease. There are two exceptions: the process did not run
+// at that time, or the machine was suspended. Lease.Assert refuses what it writes even then. The
+// clock of the database decides, to the microsecond. A ttl of less than some round trips cannot be
+// held.
 //
-// Errors: ErrLeaseHeld; ErrLeaseLost, joined with fn's own error, when the lease was lost before fn returned; and otherwise fn's
-// error, wrapped; all to be found by errors.Is. Bad arguments are a *pgconn.PgError with SQLSTATE 22023, or 22021 for a name that
-// is no text. When the release fails, the lease ends with its ttl; that is no error. When ctx ends or the connection breaks while
-// acquiring, a lease may have been granted that nobody knows of, and which ends with its ttl, too.
+// Transaction: none is open while fn runs. Each acquiring, renewing and releasing is one of its own
+// on the pool, so fn must leave a connection. fn calls Lease.Assert in each transaction that writes
+// what the lease protects. It does not release the lease itself: that is taken for a loss.
+//
+// Errors, all to be found by errors.Is: ErrLeaseHeld; ErrLeaseLost, joined with fn's own error,
+// when the lease was lost before fn returned; and otherwise fn's error, wrapped. Bad arguments are
+// a *pgconn.PgError with SQLSTATE 22023, or 22021 for a name that is no text. When the release
+// fails, the lease ends with its ttl, and that is no error. When ctx ends or the connection breaks
+// while acquiring, a lease may have been granted that nobody knows of. It ends with its ttl, too.
 func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts *LeaseOptions) error {
 	options := LeaseOptions{}
 	if opts != nil {
@@ -180,8 +194,8 @@ func (h *heldLease) await(ctx context.Context, pool *pgxpool.Pool) error {
 			h.lease.Token = answer.Token
 			return nil
 		}
-		// A little later than the lease's end: by then its holder has renewed it three times, and not two, so that a waiter
-		// asks once per ttl; and waiters do not come all at once.
+		// A little later than the lease's end: by then its holder has renewed it three times, and
+		// not two, so that a waiter asks once per ttl; and waiters do not come all at once.
 		grace := min(answer.ExpiresIn/20, time.Second/2)
 		timer := time.NewTimer(answer.ExpiresIn + grace + rand.N(grace+1))
 		select {
@@ -211,8 +225,8 @@ func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) err
 	return fn(leased, h.lease)
 }
 
-// release is false when the database says that the lease was lost. It is called also when the lease seems to be lost: that frees
-// it for others sooner.
+// release is false when the database says that the lease was lost. It is called also when the lease
+// seems to be lost: that frees it for others sooner.
 func (h *heldLease) release(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(max(h.ttl, time.Second), 5*time.Second))
 	defer cancel()

@@ -12,9 +12,10 @@ import (
 //go:embed sql/schema/*.sql
 var schema embed.FS
 
-// Migrations holds the goose migrations that make the schema "lock", at its root. Use it with goose's provider and a locker,
-// or deploy sql/schema with the goose CLI; either way with the version table public.lock_goose_version, because a table
-// inside "lock" would vanish with the last Down.
+// Migrations holds the goose migrations that make the schema "lock", at its root. Use it with
+// goose's provider and a locker, or deploy sql/schema with the goose CLI. Either way take the
+// version table public.lock_goose_version, because a table inside "lock" would vanish with the last
+// Down.
 var Migrations fs.FS = migrations()
 
 func migrations() fs.FS {
@@ -25,8 +26,8 @@ func migrations() fs.FS {
 	return sub
 }
 
-// A givenTx is the transaction that a closure works in, and that is ended by who called the closure. So the usual "defer
-// tx.Rollback(ctx)" does no harm, and a commit is no surprise.
+// A givenTx is the transaction that a closure works in, and that is ended by who called the
+// closure. So the usual "defer tx.Rollback(ctx)" does no harm, and a commit is no surprise.
 type givenTx struct{ pgx.Tx }
 
 func (givenTx) Commit(context.Context) error   { return errNotYours }

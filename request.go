@@ -21,7 +21,7 @@ import (
 // A RequestError is what OnError is told of a batch that failed, or that is to be tried again.
 type RequestError struct {
 	Batch []db.Request // as it was captured
-	Err   error        // the handler's, a *PanicError, or why the handler's transaction could not be settled
+	Err   error        // the handler's, a *PanicError, or why its transaction could not be settled
 }
 
 // Error names the first request and its queue.
@@ -36,41 +36,53 @@ func (e *RequestError) Unwrap() error { return e.Err }
 type RequestOptions struct {
 	MaxTries int // of a request when the handler asks for others with RetryAfter. Default: 10.
 
-	Grace       time.Duration // for the running handler after ctx has ended; see WorkRequests. Default: 10 s.
-	CallTimeout time.Duration // of each call that the loop makes by itself, the commit included. Default: 10 s.
-	Poll        time.Duration // the longest sleep of an idle worker, and so how late it finds what nobody notified it of: what a worker left that died. Default: 30 s.
-	Blind       time.Duration // the longest sleep where notifications do not arrive. Default: 1 s.
+	Grace       time.Duration // for the running handler after ctx has ended. Default: 10 s.
+	CallTimeout time.Duration // of each call of the loop itself, the commit included. Default: 10 s.
+	// Poll is the longest sleep of an idle worker. So late at most it finds what nobody notified it
+	// of, such as what a worker left that was cut off. Default: 30 s.
+	Poll  time.Duration
+	Blind time.Duration // the longest sleep where notifications do not arrive. Default: 1 s.
 
-	// OnError is told of each error of the handler (*RequestError), and of the loop's own trouble, such as a server that cannot be reached:
-	// at once, and while it lasts after pauses that grow to a minute. Default: slog's default logger.
+	// OnError is told of each error of the handler (*RequestError), and of the loop's own trouble,
+	// such as a server that cannot be reached. It hears of that at once, and while it lasts after
+	// pauses that grow to a minute. Default: slog's default logger.
 	OnError func(ctx context.Context, err error)
 }
 
-// WorkRequests is a worker of a request queue ("": "default") until ctx ends, and returns ctx's error then, wrapped. Any number of workers, in any
-// number of processes, share a queue; each uses one connection of the pool at a time, and all those of a process and pool
-// listen on one more.
+// WorkRequests is a worker of a request queue ("": "default") until ctx ends, and returns ctx's
+// error then, wrapped. Any number of workers, in any number of processes, share a queue. Each uses
+// one connection of the pool at a time. All those of a process and pool listen on one more.
 //
-// handle gets a READ COMMITTED transaction and a batch of one entity: its create alone, or all its outstanding updates,
-// oldest first. Nobody else has the entity until the transaction ends. The batch's ProcessID is a new one for every capture: a
-// name for what handle does outside the database that no other try has. The batch is settled in the same transaction:
+// handle gets a READ COMMITTED transaction and a batch of one entity: its create alone, or all its
+// outstanding updates, oldest first. Nobody else has the entity until the transaction ends. The
+// batch's ProcessID is a new one for every capture: a name for what handle does outside the
+// database that no other try has. The batch is settled in the same transaction:
 //
 //   - nil: complete, committed together with what handle did in tx.
-//   - an error: what handle did in tx is undone, and the batch, all of it, is settled as error with the error's text as its message. So it
-//     is when handle leaves tx in a state that cannot be settled or committed: a deferred constraint, a role without rights, rows
-//     left open, a commit or rollback in SQL, a batch that is settled already. tx's own Commit and Rollback return an error and do nothing.
-//   - RetryAfter(delay, err): undone, and put back for any worker, unless one of the batch has been tried MaxTries times: then it is an
-//     error. The requests' Tries say how often they were tried, this time included. Permanent(err) is an error in any case.
-//   - a panic: as an error; OnError gets a *PanicError with the stack.
-//   - a lost connection, or another error that is IsRetryable: everything is undone, nothing is counted, and the batch is as new. It
-//     is found again as soon as the server has let go of it. A context of handle's own that ends during a query closes the connection, too, and handle's error
-//     counts then; prefer statement_timeout for a limit.
+//   - an error: what handle did in tx is undone, and all of the batch is settled as error with the
+//     error's text as its message. So it is when handle leaves tx in a state that cannot be settled
+//     or committed: a deferred constraint, a role without rights, rows left open, a commit or
+//     rollback in SQL, a batch that is settled already. tx's own Commit and Rollback return an
+//     error and do nothing.
+//   - RetryAfter(delay, err): undone, and put back for any worker. When one of the batch has been
+//     tried MaxTries times it is an error instead. The requests' Tries say how often they were
+//     tried, this time included. Permanent(err) is an error in any case.
+//   - a panic: as an error. OnError gets a *PanicError with the stack.
+//   - a lost connection, or another error that is IsRetryable: everything is undone, nothing is
+//     counted, and the batch is as new. It is found again as soon as the server has let go of it. A
+//     context of handle's own that ends during a query closes the connection, too, and handle's
+//     error counts then. Prefer statement_timeout for a limit.
 //
-// When ctx ends no other batch is captured, and the context that handle gets, which does not end with ctx, lasts for nine tenths of Grace. A handler
-// that uses ctx instead fails at once, and that counts. What handle returns by then counts, as nil does afterwards; an error after that leaves the batch as new, and counts nothing.
+// Stopping: when ctx ends no other batch is captured. The context that handle gets does not end
+// with ctx, and lasts for nine tenths of Grace. What handle returns by then counts, as nil does
+// afterwards. An error after that leaves the batch as new, and counts nothing. A handler that uses
+// ctx instead fails at once, and that counts.
 //
-// A worker that finds nothing asks no more questions until it is notified, the next retry of its own is due, or Poll has passed; it survives
-// the loss of its connections. A commit whose outcome is unknown, because the connection broke or CallTimeout passed, has happened or not:
-// the batch is settled, or found again. Errors that would not go away by themselves, such as missing rights (42501), end the worker.
+// A worker that finds nothing asks no more questions until it is notified, the next retry of its
+// own is due, or Poll has passed. It survives the loss of its connections. A commit whose outcome
+// is unknown, because the connection broke or CallTimeout passed, has happened or not: the batch is
+// settled, or found again. Errors that would not go away by themselves, such as missing rights
+// (42501), end the worker.
 func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string, handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, opts *RequestOptions) error {
 	w := &requestWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue), handle: handle}
 	if opts != nil {
@@ -96,11 +108,11 @@ type requestWorker struct {
 	handle  func(ctx context.Context, tx pgx.Tx, batch []db.Request) error
 	end     *graceful
 
-	line   int64         // the first request of the last batch of this turn through the queue; 0: a new turn
+	line   int64         // the first request of this turn's last batch; 0: a new turn
 	began  time.Time     // when this turn began
 	lasted time.Duration // what the last search from the queue's beginning took
 	behind bool          // this turn goes on behind what failed
-	worked bool          // something was settled in this turn, so that others may have had to skip what is free now
+	worked bool          // this turn settled something: others may have skipped what is free now
 	due    []time.Time   // when batches come up again that were put back here
 	lost   []time.Time   // when to look for what a failed transaction left
 
@@ -117,12 +129,14 @@ type try struct {
 	tries   int32
 }
 
-// look takes one batch. When there is none after the line, it starts again from the beginning, unless this turn settled nothing.
+// look takes one batch. When there is none after the line, it starts again from the beginning,
+// unless this turn settled nothing.
 func (w *requestWorker) look(ctx context.Context) (found bool, due time.Duration, err error) {
 	for {
 		found, err = w.step(ctx)
 		if err != nil {
-			// What failed is new again: go on behind it, however long the pause is now, and come back.
+			// What failed is new again: go on behind it, however long the pause is now, and come
+			// back.
 			w.worked, w.behind = true, true
 			w.comeBack()
 			return false, 0, err
@@ -138,8 +152,8 @@ func (w *requestWorker) look(ctx context.Context) (found bool, due time.Duration
 	}
 }
 
-// comeBack makes the worker look again, and again: the server may notice a lost connection late, and nobody tells when it
-// lets go of the batch.
+// comeBack makes the worker look again, and again: the server may notice a lost connection late,
+// and nobody tells when it lets go of the batch.
 func (w *requestWorker) comeBack() {
 	w.lost = w.lost[:0]
 	for pause := 100 * time.Millisecond; pause <= time.Minute; pause *= 2 {
@@ -176,7 +190,8 @@ func (c *capture) last() try {
 	return try{request.RequestID, request.Tries}
 }
 
-// step captures, handles and settles one batch in one transaction, in two round trips beside the handler's own.
+// step captures, handles and settles one batch in one transaction, in two round trips beside the
+// handler's own.
 func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	c, err := w.capture(ctx)
 	if err != nil {
@@ -205,8 +220,9 @@ func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
 	if c.conn, err = w.pool.Acquire(acquiring); err != nil {
 		return nil, err
 	}
-	// A turn ends by itself when nothing is found behind the line. Under steady load it ends once a second, so that what was put back, or
-	// was committed late, gets its turn; less often when a search from the beginning takes long.
+	// A turn ends by itself when nothing is found behind the line. Under steady load it ends once a
+	// second, so that what was put back, or was committed late, gets its turn; less often when a
+	// search from the beginning takes long.
 	began := time.Now()
 	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) && !w.behind {
 		w.line = 0
@@ -245,7 +261,8 @@ func (w *requestWorker) leave(c *capture) {
 	}
 }
 
-// run calls the handler. Its outcome is what to settle; err means that nothing can be settled in the transaction.
+// run calls the handler. Its outcome is what to settle; err means that nothing can be settled in
+// the transaction.
 func (w *requestWorker) run(c *capture) (outcome, err error) {
 	protect(func() error { return sound(w.handle(w.end.handlers, givenTx{c.tx}, slices.Clone(c.batch))) }, func(err error) { outcome = err })
 	conn := c.tx.Conn()
@@ -270,7 +287,7 @@ func (w *requestWorker) run(c *capture) (outcome, err error) {
 		return outcome, errEnded
 	case 'E':
 		if outcome == nil {
-			outcome = errors.New("a statement failed, and the handler did not return its error")
+			outcome = errors.New("a statement failed, and the handler did not return its error: return it, or use a savepoint (tx.Begin)")
 		}
 	}
 	if outcome != nil {
@@ -301,14 +318,16 @@ func (w *requestWorker) settle(c *capture, outcome error) (delay time.Duration, 
 	return params.Delay, cmp.Or(err, closing.results.Close())
 }
 
-// report tells of the outcome, and keeps in mind what has to be looked for again. err is why the transaction was not committed.
+// report tells of the outcome, and keeps in mind what has to be looked for again. err is why the
+// transaction was not committed.
 func (w *requestWorker) report(ctx context.Context, c *capture, outcome error, delay time.Duration, refused bool, err error) (found bool, _ error) {
 	switch {
 	case err == nil:
 		delete(w.refused, c.last())
 	case errors.Is(err, errStopped):
 	case !refused && (errors.Is(err, errEnded) || errors.Is(err, errUnsettled) || !wake.Transient(err)):
-		// The handler's doing, such as a deferred constraint of its tables: the same batch is settled as error in the next transaction.
+		// The handler's doing, such as a deferred constraint of its tables: the same batch is
+		// settled as error in the next transaction.
 		if w.refused == nil || len(w.refused) >= 1000 { // Others settle some of them.
 			w.refused = map[try]error{}
 		}
@@ -335,13 +354,15 @@ func (w *requestWorker) report(ctx context.Context, c *capture, outcome error, d
 // errStopped is for a handler that failed after its time was up.
 var errStopped = errors.New("the worker is stopped")
 
-// errUnsettled is for a handler that settles or deletes requests of its batch, or begins another transaction.
-var errUnsettled = errors.New("the handler took the batch away from its transaction")
+// errUnsettled is for a handler that settles or deletes requests of its batch, or begins another
+// transaction.
+var errUnsettled = errors.New("the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker")
 
 // errCut is for a handler whose connection cannot be used any more.
 var errCut = fmt.Errorf("%w with its connection", errEnded)
 
-// A pipeline is a connection that sends what stands around a query together with it, in the connection's query exec mode.
+// A pipeline is a connection that sends what stands around a query together with it, in the
+// connection's query exec mode.
 type pipeline struct {
 	*pgx.Conn
 	begins  bool   // a transaction, before the query

@@ -17,15 +17,17 @@ const (
 	longestPause  = 500 * time.Millisecond
 )
 
-// IsRetryable says whether err is the database's request to run the whole transaction again: SQLSTATE 40001 (serialization
-// failure; on YugabyteDB also any conflict or restart that it could not hide) or 40P01 (deadlock).
+// IsRetryable says whether err is the database's request to run the whole transaction again. That
+// is SQLSTATE 40001 (serialization failure; on YugabyteDB also any conflict or restart that it
+// could not hide) or 40P01 (deadlock).
 func IsRetryable(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")
 }
 
-// retry runs attempt until it succeeds, fails with an error that is not IsRetryable, has failed often enough, or ctx ends. The
-// pauses grow twofold and are random, so that two who met do not meet again.
+// retry runs attempt until it succeeds, fails with an error that is not IsRetryable, has failed
+// often enough, or ctx ends. The pauses grow twofold and are random, so that two callers that met
+// do not meet again.
 func retry(ctx context.Context, attempt func() error) error {
 	pause := shortestPause
 	for n := 0; ; n++ {

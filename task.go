@@ -16,7 +16,8 @@ import (
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
-// A StateMachine moves tasks between statuses: Capture takes tasks exclusively, SetStatus releases them. TaskQueue is one.
+// A StateMachine moves tasks between statuses: Capture takes tasks exclusively, SetStatus releases
+// them. TaskQueue is one.
 type StateMachine interface {
 	// SetStatus gives a task another status: done, failed or new.
 	SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error
@@ -34,23 +35,26 @@ type TaskQueue struct {
 
 // NewStateMachine returns the TaskQueue of a queue ("": "default").
 //
-// On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks for it (see IsRetryable), up
-// to 10 times. On a pgx.Tx it belongs to that transaction: rolled back, it never happened, and repeating is up to the caller. On
-// a *pgx.Conn it belongs to the transaction that is open there, or is one of its own, and is not repeated.
+// On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks
+// for it (see IsRetryable), up to 10 times. On a pgx.Tx it belongs to that transaction: rolled
+// back, it never happened, and repeating is up to the caller. On a *pgx.Conn it belongs to the
+// transaction that is open there, or is one of its own, and is not repeated.
 func NewStateMachine(handle db.DBTX, queueID string) TaskQueue {
 	return TaskQueue{handle, cmp.Or(queueID, defaultQueue)}
 }
 
 const defaultQueue = "default"
 
-// SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task may be taken over
-// (it has a timeout) settles with its attempt instead: db.Queries.SetStatus, or WorkTasks.
+// SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task
+// may be taken over, since it has a timeout, settles with its attempt instead. For that use
+// db.Queries.SetStatus, or WorkTasks.
 //
-// Contention: it waits for a transaction that has the task in hand. On a pool the status is set when SetStatus returns, and the call is repeated
-// as NewStateMachine says; on a transaction it is set when that commits.
+// Contention: it waits for a transaction that has the task in hand. On a pool the status is set
+// when SetStatus returns, and the call is repeated as NewStateMachine says. On a transaction it is
+// set when that commits.
 //
-// Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: P0002 unknown task, 22023 bad id or status, 22P02 a
-// status that there is not.
+// Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: P0002 unknown task,
+// 22023 bad id or status, 22P02 a status that there is not.
 func (m TaskQueue) SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error {
 	err := m.call(ctx, func(q *db.Queries) error {
 		_, err := q.SetStatus(ctx, db.SetStatusParams{ID: taskID, Status: status, QueueID: m.queueID})
@@ -64,10 +68,12 @@ func (m TaskQueue) SetStatus(ctx context.Context, taskID string, status db.TaskS
 
 // Capture takes at most limit tasks that are new or failed. No task means that none can be had now.
 //
-// Contention: it never waits, and leaves out what others are capturing. On a pool the tasks are in progress when Capture returns, and
-// the call is repeated as NewStateMachine says; on a transaction they are when that commits, and until then nobody else gets them.
+// Contention: it never waits, and leaves out what others are capturing. On a pool the tasks are in
+// progress when Capture returns, and the call is repeated as NewStateMachine says. On a transaction
+// they are in progress when that commits, and until then nobody else gets them.
 //
-// Errors are wrapped; errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 bad queue or limit.
+// Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 bad queue or
+// limit.
 func (m TaskQueue) Capture(ctx context.Context, limit int) (tasks []db.Task, err error) {
 	err = m.call(ctx, func(q *db.Queries) (err error) {
 		tasks, err = q.Capture(ctx, db.CaptureParams{Max: int32(min(max(limit, 0), 1<<31-1)), QueueID: m.queueID, Statuses: capturable})
@@ -88,8 +94,9 @@ func (m TaskQueue) call(ctx context.Context, once func(*db.Queries) error) error
 
 var capturable = []string{string(db.TaskNew), string(db.TaskFailed)}
 
-// ErrTaskLost is the cause of the end of a handler's context when its attempt can be another's by now, and among what OnError is told then.
-var ErrTaskLost = errors.New("the task is lost: its time ran out, or somebody else has settled it")
+// ErrTaskLost is the cause of the end of a handler's context when its attempt can be another's by
+// now. OnError is told of it then.
+var ErrTaskLost = errors.New("the task is lost: its time ran out (use a longer timeout, or Extend), or somebody else has settled it")
 
 // A TaskError is what OnError is told of a task that failed.
 type TaskError struct {
@@ -112,49 +119,64 @@ type TaskOptions struct {
 	Statuses    []string // to capture from, in this order of preference. Default: new, failed.
 	Owner       string   // who captures, for people to read. Default: a random name.
 
-	// Extend extends the tasks that have a timeout while their handler runs, every third of it. The handler's context ends before the
-	// attempt can be another's, with the cause ErrTaskLost: when extending fails until a tenth of the timeout is left, or the task was
-	// settled by somebody else. Then what the handler returns counts only if nobody has taken the task over. Extending uses the pool: handlers must leave a connection. Default: false.
+	// Extend extends the tasks that have a timeout while their handler runs, every third of it. The
+	// handler's context ends before the attempt can be another's, with the cause ErrTaskLost. That
+	// is when extending fails until a tenth of the timeout is left, or when somebody else has
+	// settled the task. Then what the handler returns counts only if nobody has taken the task
+	// over. Extending uses the pool: handlers must leave a connection. Default: false.
 	Extend bool
 
-	ShortestPause time.Duration // after the first try that failed; twice as long each time, with jitter. Default: 1 s.
+	// ShortestPause is after the first try that failed; twice as long each time, with jitter.
+	// Default: 1 s.
+	ShortestPause time.Duration
 	LongestPause  time.Duration // between two tries. Default: 1 h.
-	MaxTries      int           // of a task without a limit of its own, and then it is a dead letter. Default: 25.
+	// MaxTries is of a task without a limit of its own, and then it is a dead letter. Default: 25.
+	MaxTries int
 
-	Grace       time.Duration // for running handlers after ctx has ended; see WorkTasks. Default: 10 s.
+	Grace       time.Duration // for running handlers after ctx has ended. Default: 10 s.
 	CallTimeout time.Duration // of each call that the loop makes by itself. Default: 10 s.
-	Poll        time.Duration // the longest sleep of an idle worker, even when nobody wakes it. Default: 30 s.
-	Blind       time.Duration // the longest sleep where notifications do not arrive, and, as nobody announces them, for workers that capture done tasks. Default: 1 s.
+	Poll        time.Duration // the longest sleep of an idle worker. Default: 30 s.
+	// Blind is the longest sleep where notifications do not arrive. It is also that of workers that
+	// capture done tasks, since nobody announces these. Default: 1 s.
+	Blind time.Duration
 
-	// OnError is told of each error of a handler (*TaskError), and of the loop's own trouble, such as a server that cannot be reached: at
-	// once, and while it lasts after pauses that grow to a minute. Handlers' goroutines call it. Default: slog's default logger.
+	// OnError is told of each error of a handler (*TaskError), and of the loop's own trouble, such
+	// as a server that cannot be reached. It hears of that at once, and while it lasts after pauses
+	// that grow to a minute. Handlers' goroutines call it. Default: slog's default logger.
 	OnError func(ctx context.Context, err error)
 }
 
-// WorkTasks captures tasks of a queue ("": "default"), calls work for each, up to Concurrency at once, and settles them, until ctx ends
-// (it returns ctx's error, wrapped) or an error comes that no pause can mend, such as missing rights (42501). Run it in as many processes as there should be.
+// WorkTasks captures tasks of a queue ("": "default"), calls work for each, up to Concurrency at
+// once, and settles them. It goes on until ctx ends, and returns ctx's error then, wrapped. It also
+// ends with an error that no pause can mend, such as missing rights (42501). Run it in as many
+// processes as there should be.
 //
 // What work returns settles the task:
 //
 //   - nil: done.
-//   - an error or a panic: failed, with the error's text as the task's message. It is captured again after a pause that doubles with its
-//     tries; it is a dead letter when its retries_left are used up, or, without such a limit, after MaxTries, those included whose
-//     worker died.
+//   - an error or a panic: failed, with the error's text as the task's message. It is captured
+//     again after a pause that doubles with its tries. It is a dead letter when its retries_left
+//     are used up. Without such a limit it is one after MaxTries, those included whose worker died.
 //   - RetryAfter(delay, err): the same, with this pause.
 //   - Permanent(err): a dead letter at once.
 //
-// When ctx ends nothing more is captured, and work's context, which does not end with ctx, lasts for nine tenths of Grace. Work that uses ctx
-// instead fails at once, and that counts, as does what work returns in that time; a task that fails after that goes back as new, as if it had not been captured. WorkTasks waits for every handler to return.
+// Stopping: when ctx ends nothing more is captured. work's context does not end with ctx, and lasts
+// for nine tenths of Grace. What work returns in that time counts. Work that uses ctx instead fails
+// at once, and that counts, too. A task that fails after that goes back as new, as if it had not
+// been captured. WorkTasks waits for every handler to return.
 //
-// Give tasks a timeout: a worker that dies keeps its tasks until their timeouts have passed. Work that takes longer needs Extend; when it
-// was too slow and another worker has the task, its result is dropped.
+// Timeouts: give tasks one. A worker that dies keeps its tasks until their timeouts have passed.
+// Work that takes longer needs Extend. When it was too slow and another worker has the task, its
+// result is dropped.
 //
-// A call whose outcome is unknown, because the connection broke or CallTimeout passed, is repeated: what was settled stays settled. The tasks that
-// it may have captured are nobody's, and are taken over when their timeouts have passed.
+// Unknown outcomes: a call whose outcome is unknown, because the connection broke or CallTimeout
+// passed, is repeated. What was settled stays settled. The tasks that it may have captured are
+// nobody's, and are taken over when their timeouts have passed.
 //
-// Settling and capturing are one round trip and one commit, for all tasks that were finished meanwhile. With nothing to do a worker sleeps
-// without a query until a task is created, falls due or times out by what it knew when it went to sleep, or Poll has passed. All loops of a process and pool
-// share one listening connection, beside the pool's own.
+// Cost: settling and capturing are one round trip and one commit, for all tasks that were finished
+// meanwhile. With nothing to do a worker sleeps without a query. It wakes when a task is created,
+// when one falls due or times out by what it knew when it went to sleep, or when Poll has passed.
+// All loops of a process and pool share one listening connection, beside the pool's own.
 func WorkTasks(ctx context.Context, pool *pgxpool.Pool, queueID string, work func(ctx context.Context, task db.Task) error, opts *TaskOptions) error {
 	w := newTaskWorker(pool, queueID, opts)
 	w.size = cmp.Or(w.Concurrency, 10)
@@ -162,9 +184,10 @@ func WorkTasks(ctx context.Context, pool *pgxpool.Pool, queueID string, work fun
 	return w.run(ctx, pool)
 }
 
-// WorkTaskBatches is WorkTasks for work that is done on many tasks at once: work gets up to BatchSize tasks, and the next when it has
-// returned. It leaves the slice as it is, and returns one error per task, in their order, or nil when all are done. A panic, or another number of errors, fails all of
-// the batch. With Extend, its context ends when one of the tasks is lost.
+// WorkTaskBatches is WorkTasks for work that is done on many tasks at once. work gets up to
+// BatchSize tasks, and the next when it has returned. It leaves the slice as it is, and returns one
+// error per task, in their order, or nil when all are done. A panic, or another number of errors,
+// fails all of the batch. With Extend, its context ends when one of the tasks is lost.
 func WorkTaskBatches(ctx context.Context, pool *pgxpool.Pool, queueID string, work func(ctx context.Context, tasks []db.Task) []error, opts *TaskOptions) error {
 	w := newTaskWorker(pool, queueID, opts)
 	w.size, w.batches, w.work = cmp.Or(w.BatchSize, 10), true, work
@@ -185,9 +208,10 @@ type taskWorker struct {
 	running  int          // tasks in work
 	finished []taskResult // not settled yet
 
-	since  *time.Time    // where the last full capture ended; nil: look from the beginning
+	mark   *time.Time    // where to look from; nil: from the beginning
 	began  time.Time     // when it last looked from the beginning
 	lasted time.Duration // and for how long
+	marked time.Duration // how long after that it looks from the mark
 
 	asked time.Time     // when next was last called
 	took  time.Duration // and for how long
@@ -206,6 +230,8 @@ type taskResult struct {
 const (
 	shortestStuck = 100 * time.Millisecond
 	longestStuck  = time.Second
+	// Tasks may be committed in another order than they become available in.
+	overlap = 50 * time.Millisecond
 )
 
 func newTaskWorker(pool *pgxpool.Pool, queueID string, opts *TaskOptions) *taskWorker {
@@ -310,38 +336,49 @@ func (w *taskWorker) state() (free int, finished []taskResult) {
 	return w.size - w.running, w.finished
 }
 
-// capture settles what is finished and captures: from where the last one ended when that was full, and else, and once a second, from
-// the beginning. Under an old snapshot a look from the beginning can take long, and then it comes less often.
+// capture settles what is finished and captures: after a full batch from where that ended, after
+// another from shortly before its end, and now and then from the beginning. Under an old snapshot a
+// look from the beginning passes all that was done since, so it gets a twentieth of the time.
 func (w *taskWorker) capture(free int, finished []taskResult) ([]db.Task, error) {
-	// When the loop's context ends during the call, the tasks are captured all the same, and somebody has to know.
+	// When the loop's context ends during the call, the tasks are captured all the same, and
+	// somebody has to know.
 	calling, cancel := w.end.call(w.CallTimeout)
 	defer cancel()
 	began := time.Now()
-	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) {
-		w.since = nil
+	since := w.mark
+	if began.Sub(w.began) >= w.marked {
+		since = nil
 	}
-	tasks, err := w.settle(calling, finished, free)
+	tasks, err := w.settle(calling, finished, free, since)
 	if err != nil {
 		return nil, err
 	}
-	if w.since == nil {
+	if since == nil {
 		w.began, w.lasted = began, time.Since(began)
 	}
-	w.since = nil
-	if n := len(tasks); n > 0 && n == free {
+	w.marked = 20 * w.lasted
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	last := tasks[len(tasks)-1]
+	before := last.AvailableAt.Add(-overlap)
+	switch {
+	case len(tasks) < free && before.Year() >= 0: // Else there may be no such time.
+		w.mark = &before
+	case len(tasks) == free && (last.Attempt == 1 || last.Timeout == nil):
+		w.mark, w.marked = &last.AvailableAt, max(time.Second, w.marked)
+	default:
 		// Where one may have timed out there may be more, which only a look from the beginning finds.
-		if last := tasks[n-1]; last.Attempt == 1 || last.Timeout == nil {
-			w.since = &last.AvailableAt
-		}
+		w.mark = nil
 	}
 	return tasks, nil
 }
 
 // settle settles finished, the first of those that are, and captures at most so many.
-func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures int) ([]db.Task, error) {
+func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures int, since *time.Time) ([]db.Task, error) {
 	params := db.SettleAndCaptureParams{
 		Ids: []string{}, Attempts: []int64{}, Results: []string{}, Delays: []time.Duration{}, Messages: []string{},
-		Max: int32(min(captures, 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner, Since: w.since,
+		Max: int32(min(captures, 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner, Since: since,
 		Shortest: w.ShortestPause, Longest: w.LongestPause, MaxTries: int32(min(max(w.MaxTries, 0), 1<<31-1)),
 	}
 	newest := map[string]int64{}
@@ -365,10 +402,10 @@ func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures
 	return tasks, err
 }
 
-// next says how long it takes until a task falls due or times out. It is not asked more often than its own cost allows, which
-// is high only while an old snapshot keeps dead rows from being removed.
+// next says how long it takes until a task falls due or times out. It is not asked more often than
+// its own cost allows, which is high only while an old snapshot keeps dead rows from being removed.
 func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
-	if pause := 20*w.took - time.Since(w.asked); w.took > 5*time.Millisecond && pause > 0 {
+	if pause := 20*w.took - time.Since(w.asked); w.took > time.Millisecond && pause > 0 {
 		return pause, nil
 	}
 	calling, cancel := context.WithTimeout(ctx, w.CallTimeout)
@@ -380,7 +417,11 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	if due[0] <= 0 {
-		// Somebody's open transaction holds a task that is due. When it rolls back, nobody says so.
+		// Somebody's open transaction holds a task that is due, or it is behind the mark. When it
+		// rolls back, nobody says so.
+		if -due[0] >= overlap {
+			w.marked = 0
+		}
 		w.stuck = min(max(2*w.stuck, shortestStuck), longestStuck)
 		return w.stuck, nil
 	}
@@ -401,7 +442,7 @@ func (w *taskWorker) start(ctx context.Context, tasks []db.Task, asked time.Time
 			errs = make([]error, len(tasks))
 		}
 		if len(errs) != len(tasks) {
-			return fmt.Errorf("the handler returned %d errors for %d tasks", len(errs), len(tasks))
+			return fmt.Errorf("the handler returned %d errors for %d tasks: return one for each, or nil", len(errs), len(tasks))
 		}
 		for _, err := range errs {
 			sound(err)
@@ -415,7 +456,8 @@ func (w *taskWorker) start(ctx context.Context, tasks []db.Task, asked time.Time
 	})
 }
 
-// extend is the handlers' context, and with Extend it extends the tasks until stop is called, which says which are lost.
+// extend is the handlers' context, and with Extend it extends the tasks until stop is called, which
+// says which are lost.
 func (w *taskWorker) extend(tasks []db.Task, asked time.Time) (ctx context.Context, stop func() (lost []bool)) {
 	ctx = w.end.handlers
 	stops := make([]func() bool, len(tasks))
@@ -506,8 +548,8 @@ func (w *taskWorker) finish() error {
 	}
 }
 
-// settleEach settles what is finished one by one, so that one that cannot be settled keeps no other from it. Those that ctx's end left out
-// come first the next time.
+// settleEach settles what is finished one by one, so that one that cannot be settled keeps no other
+// from it. Those that ctx's end left out come first the next time.
 func (w *taskWorker) settleEach(ctx context.Context) (failed error) {
 	w.mu.Lock()
 	finished := len(w.finished)
@@ -528,7 +570,7 @@ func (w *taskWorker) settleFirst(ctx context.Context) error {
 	w.mu.Unlock()
 	calling, cancel := context.WithTimeout(ctx, min(w.CallTimeout, shortestCall))
 	defer cancel()
-	_, err := w.settle(calling, first, 0)
+	_, err := w.settle(calling, first, 0, nil)
 	if err != nil {
 		w.mu.Lock()
 		w.finished = append(w.finished[1:], first[0])

@@ -20,7 +20,7 @@ type action struct {
 // Each runs in one transaction with its line in the ledger.
 var actions = map[string]action{
 	"release-mutex": {title: "Force release a mutex", button: "Release it", values: []choice{{"id", "Mutex"}},
-		consequence: "The next one who asks acquires it, while its holder may still be at work.", sql: "select lock.force_release_mutex($2::text, $1)"},
+		consequence: "The next caller acquires it. Its holder may still be at work.", sql: "select lock.force_release_mutex($2::text, $1)"},
 	"release-timeout": {title: "Force release a timeout", button: "Release it", values: []choice{{"id", "Timeout"}},
 		consequence: "It can be acquired at once, before its interval has passed.", sql: "select lock.force_release_timeout($2::text, $1)"},
 	"release-slot": {title: "Forget a time slot", button: "Forget it", values: []choice{{"id", "Task"}},
@@ -42,7 +42,7 @@ var actions = map[string]action{
 		consequence: "Its workers get what waits.", sql: "select lock.resume_queue($2::text, $3::text)",
 		recorded: "$2::text, $3::text, jsonb_build_object('action', 'resume') || coalesce((select to_jsonb(queue_pause) from lock.queue_pause where queue_pause.kind = $2::text and queue_pause.queue_id = $3::text and queue_pause.resumed_at is null), '{}')"},
 	"cancel-request": {title: "Cancel a request", button: "Cancel it", values: []choice{{"id", "Request"}, {"entity", "Entity"}},
-		consequence: "It ends in error, and what waits behind it can be had. Not while a worker has the entity.", sql: "select lock.cancel_request($2::text::bigint, $1)"},
+		consequence: "It ends in error, and what waits behind it can be had. Nothing happens while a worker has the entity.", sql: "select lock.cancel_request($2::text::bigint, $1)"},
 	"retry-request": {title: "Retry a request", button: "Enqueue it once more", values: []choice{{"id", "Request"}, {"entity", "Entity"}},
 		consequence: "What it asked for becomes a new request at the end of its queue.", sql: "select lock.retry_request($2::text::bigint) is not null",
 		recorded: "'request', coalesce((select request.queue_id || ': ' || request.entity_id from lock.request where request.request_id = $2::text::bigint), $3::text), jsonb_build_object('action', 'retry', 'request_id', $2::text::bigint)"},

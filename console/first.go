@@ -162,7 +162,7 @@ func endangered(v *view) error {
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	s := section{Heading: "Leases about to run out, or lost", Note: "Less than a third of their time is left, where programs renew each third; or they ran out within a day, and nobody released them."}
+	s := section{Heading: "Leases about to run out, or lost", Note: "Less than a third of their time is left, and programs renew each third. Or they ran out within a day, and nobody released them."}
 	if len(found) > perPage {
 		found, s.Note = found[:perPage], s.Note+" There are further ones."
 	}

@@ -172,7 +172,7 @@ func keys(v *view) error {
 	}
 	s := section{Table: t}
 	if len(found) > 200 {
-		s.Note = "These are the first 200: who waits first, then who holds. Search for a key by its name or number."
+		s.Note = "These are the first 200, waiters before holders. Search for a key by its name or number."
 	}
 	v.add(s)
 	return v.rowEngine()
@@ -183,7 +183,7 @@ func (v *view) rowEngine() error {
 	var advisory bool
 	err := v.tx.QueryRow(v.ctx, "select lock_internal.is_advisory()").Scan(&advisory)
 	if err == nil && !advisory {
-		v.add(section{Note: "This database uses the row engine: a holder shows only while somebody waits for it, and who waits for a new key shows without it."})
+		v.add(section{Note: "This database uses the row engine. A holder shows only while somebody waits for it. A session that waits for a new key shows without that key."})
 	}
 	return err
 }
@@ -255,7 +255,7 @@ var grantKinds = map[string]grantKind{
 		columns: []string{"slot_start", "slot_end", "granted_at", "free_in"}, headings: []string{"Slot began", "Slot ends", "Granted", "Free in"},
 	},
 	"throttle": {
-		title: "Throttles", about: "Resources that are granted a number of times per interval: who had the last grant and why, and when the next one is free.",
+		title: "Throttles", about: "Resources that are granted a number of times per interval. Each says who had the last grant and why, and when the next one is free.",
 		table: "lock.throttled_resource", id: "resource_id", view: "lock.throttled_resource_status",
 		taken: "throttled", chosen: "only throttled ones", do: "release-throttle",
 		columns:  []string{"throttled", "last_locked", "last_locker_details", "throttle_interval", "free_at", "permits_left", "permits", "clock_was_set_back"},
@@ -776,7 +776,7 @@ func entity(v *view) error {
 
 func ledger(v *view) error {
 	v.Title = "Ledger"
-	v.About = "What operators took from its holder, and what they did from this console: who, when and why. The newest first."
+	v.About = "What operators took away, and what they did from this console: who, when and why. The newest comes first."
 	v.Filter = &filter{Fields: []field{{Name: "q", Label: "Id begins with", Value: v.q}}}
 	if err := v.ledgerWhere("", "true", "There is nothing in the ledger."); err != nil {
 		return err

@@ -58,7 +58,7 @@ func (ns NullTaskStatus) Value() (driver.Value, error) {
 	return string(ns.TaskStatus), nil
 }
 
-// What is held now, and who waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until released), blocked_by (whom a waiter waits for), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by its number until somebody who waited for it by name has committed, and a program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.
+// Every grant that is held now, and every session that waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until released), blocked_by (the sessions that a waiter waits for), details. A grant that an open transaction has just acquired or released shows as it was before. Keys show as they are now. A key shows by its number until a session that waited for it by name has committed. A program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. It reads whole tables: it is for operators, not for programs.
 type Activity struct {
 	Kind      string
 	Name      string
@@ -73,7 +73,7 @@ type Activity struct {
 	Details   string
 }
 
-// Who waits for a key, or for a row of another kind, one row for each session: kind, key, name, mode, pid, owner, application, since (when the wait began), query; blocked_by (whom it waits for, those in front in the queue included; 0: a prepared transaction); held_by (who holds what it waits for); and the root, at the end of the chain: the session that waits for nobody, and of several the one whose transaction is the oldest: root_pid, root_owner, root_application, root_state, root_since (when its transaction began), root_query. root_pid null: a cycle, until the server breaks it. A row has a name when the server shows where it is; kind is then its table's, else that of the tables that the session has used. What sessions of other roles run, and since when, shows to members of pg_monitor. Put together from several looks at a moving picture. For operators: it locks nothing, and asks the lock manager once for each waiting session.
+// The sessions that wait for a key, or for a row of another kind, one row each: kind, key, name, mode, pid, owner, application, since (when the wait began), query; blocked_by (the sessions that it waits for, those in front in the queue included; 0: a prepared transaction); held_by (the sessions that hold what it waits for); and the root, the session at the end of the chain that waits for nobody: root_pid, root_owner, root_application, root_state, root_since (when its transaction began), root_query. Of several roots it shows the one whose transaction is the oldest. root_pid null: a cycle, until the server breaks it. A row has a name when the server shows where it is. Its kind is then its table's, else that of the tables that the session has used. Members of pg_monitor see what sessions of other roles run, and since when. It combines several looks, while sessions go on. For operators: it locks nothing, and asks the lock manager once for each waiting session.
 type Blocked struct {
 	Kind            string
 	Key             *int64
@@ -94,7 +94,7 @@ type Blocked struct {
 	RootQuery       *string
 }
 
-// Tasks that are not done and have no capture left, with the last error as message: failed ones, and new ones that were created or given back so. lock.retry_task revives one.
+// Tasks that are not done and have no capture left, with the last error as message. Most have failed; some are new, because they were created or given back so. lock.retry_task revives one.
 type DeadLetter struct {
 	QueueID   string
 	ID        string
@@ -116,42 +116,42 @@ type Finding struct {
 	Remedy   string
 }
 
-// Every lock that an operator took away from its holder, and what operators did from the console. Nothing deletes from it but its owner, by hand.
+// Every lock that an operator took from its holder, and what operators did from the console. Only its owner deletes from it, by hand.
 type ForcedRelease struct {
 	ReleaseID int64
-	// mutex, timeout, time_slot, throttle or lease; for what the console did besides, task or request, and id is the queue, or queue and id.
+	// mutex, timeout, time_slot, throttle or lease. For what the console did besides: task or request; then id is the queue, or queue and id.
 	Kind   string
 	ID     string
 	Reason string
 	// The role that logged in (session_user).
 	ReleasedBy string
 	ReleasedAt time.Time
-	// The row as it was: the holder, since when, until when. From the console, with what was done as action.
+	// The row as it was: the holder, since when, until when. From the console: also what was done, as action.
 	Previous json.RawMessage
 }
 
-// Workers that listen and have nothing to do: their producers notify them. Worth nothing after a crash.
+// Workers that listen and have nothing to do. Producers of their queues notify them. Worth nothing after a crash.
 type IdleWorker struct {
 	Channel string
 	QueueID string
 	Worker  string
-	// When the line stops counting, so that a worker that died costs its producers no more notifications.
+	// When the line stops counting. After that a worker that died costs producers no more notifications.
 	Until time.Time
 	Since *time.Time
-	// For lock.await_task and lock.await_request: the id of the transaction that made the line; since is when.
+	// For lock.await_task and lock.await_request: the id of the transaction that made the line. since is the time when it did.
 	ListedBy *int64
-	// For the same: whoever may have missed the line has an id below this one; null: the line was not yet seen committed.
+	// For lock.await_task and lock.await_request: transactions that may have missed the line have an id below this one. Null: the line was not yet seen committed.
 	Horizon *int64
 }
 
-// What keys are called on the advisory engine: names for which somebody had to wait, until lock.unlock or lock.vacuum forgets them. Decides nothing.
+// The names of keys on the advisory engine. A name is here once a transaction had to wait for it, until lock.unlock or lock.vacuum forgets it. It decides nothing.
 type KeyName struct {
 	Key  int64
 	Name string
 	Ts   time.Time
 }
 
-// The row type of what lock.who() answers. Always empty. key; name (by number where no name is known); mode (shared, exclusive, or unknown: a holder on the row engine); granted (false: waits); pid (0: a prepared transaction); owner (the role); application; since (granted: when the transaction began; else when the wait did); blocked_by (the sessions that a waiter waits for, those in front in the queue included); state, transaction_since and query of the session; hint (a row of its own, whose mode, granted and pid are null: a key that looks alike is in use).
+// The row type of lock.who(). Always empty. key; name (by number where no name is known); mode (shared, exclusive, or unknown: a holder on the row engine); granted (false: waits); pid (0: a prepared transaction); owner (the role); application; since (granted: when the transaction began; else when the wait did); blocked_by (the sessions that a waiter waits for, those in front in the queue included); state, transaction_since and query of the session; hint (in a row of its own, whose mode, granted and pid are null: a key that looks alike is in use).
 type KeySession struct {
 	Key              int64
 	Name             string
@@ -168,18 +168,18 @@ type KeySession struct {
 	Hint             *string
 }
 
-// The leases that were granted and not released; one that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.
+// The leases that were granted and not released. One that has expired stays until its permit is needed. Its row is the fence: lock.assert_lease shares it, and all that ends the lease deletes it. lock.lease_holder shows the live ones.
 type Lease struct {
 	Name string
 	// Greater than the token of every lease granted on the name before.
 	Token int64
-	// Who it is, for people to read; what proves a holder is the token.
+	// The holder, for people to read. The token proves a holder.
 	Owner      string
 	AcquiredAt time.Time
 	// When expires_at was last set.
 	RenewedAt time.Time
 	ExpiresAt time.Time
-	// Somebody waits in lock.await_lease for its end: its release sends a notification.
+	// A caller waits in lock.await_lease for its end, so its release sends a notification.
 	Awaited bool
 }
 
@@ -189,7 +189,7 @@ type LeaseFloor struct {
 	Token   int64
 }
 
-// The live leases: who holds a permit of which name, and for how long if it is not renewed.
+// The live leases: the holder of each permit of a name, and for how long if it is not renewed.
 type LeaseHolder struct {
 	Name       string
 	Token      int64
@@ -200,7 +200,7 @@ type LeaseHolder struct {
 	ExpiresIn  time.Duration
 }
 
-// Every name that ever had a lease, until lock.drop_unused_leases forgets it, and the greatest token given on it. Its row is the gate of all who acquire the name.
+// Every name that ever had a lease, until lock.drop_unused_leases forgets it, and the greatest token given on it. Its row is the gate of all callers that acquire the name.
 type LeaseName struct {
 	Name      string
 	Token     int64
@@ -213,7 +213,7 @@ type LockedKey struct {
 	Ts   time.Time
 }
 
-// The migrations that this schema has been through, kept by the migrations themselves: goose's own table is named by its user.
+// The migrations that this schema has been through. The migrations themselves keep it, because a user may name goose's own table.
 type Migration struct {
 	Version   int64
 	AppliedAt time.Time
@@ -235,7 +235,7 @@ type Mutex struct {
 	UnusedSince pgtype.Timestamp
 }
 
-// Who holds which mutex, since when and for how long; released_at is its last release, or its making.
+// The holder of each mutex, since when and for how long. released_at: when it was last released, or made.
 type MutexStatus struct {
 	TaskID     string
 	Acquired   bool
@@ -245,7 +245,7 @@ type MutexStatus struct {
 	ReleasedAt time.Time
 }
 
-// What is waiting to be done, one row a queue: kind (task or request), queue_id, ready: a capture could have it now; delayed: not before a time to come; running; overdue: in progress beyond its timeout, and taken over by the next capture; dead; oldest_ready: since when the oldest of ready has been; paused_since, paused_reason: of lock.pause_queue. Tasks that are done do not count; dead tasks are those of lock.dead_letter. Requests: what a worker is at counts as ready until its transaction ends, since nobody else can see it, and so running and overdue are null; dead: what ended in error within the last 24 hours. Counts row by row: for dashboards that ask once a minute, not for workers.
+// The work that waits, one row a queue: kind (task or request), queue_id, ready (a capture could have it now), delayed (not before a later time), running, overdue (in progress beyond its timeout: the next capture takes it over), dead, oldest_ready (since when the oldest of ready has been ready), paused_since and paused_reason (of lock.pause_queue). Done tasks do not count. Dead tasks are those of lock.dead_letter. A request that a worker has counts as ready until the worker's transaction ends, since no other session can see that. So running and overdue of requests are null. dead counts the requests that ended in error within the last 24 hours. It counts row by row: it is for dashboards that ask once a minute, not for workers.
 type QueueDepth struct {
 	Kind         string
 	QueueID      string
@@ -259,7 +259,7 @@ type QueueDepth struct {
 	PausedReason *string
 }
 
-// Every pause of a queue (lock.pause_queue): who paused and resumed it, when and why. Nothing deletes from it but its owner, by hand.
+// Every pause of a queue (lock.pause_queue): the operators that paused and resumed it, when and why. Only its owner deletes from it, by hand.
 type QueuePause struct {
 	PauseID int64
 	// task or request.
@@ -274,7 +274,7 @@ type QueuePause struct {
 	ResumedAt *time.Time
 }
 
-// The row type of what lock.queue_sizes() answers, with the columns of lock.queue_depth. Always empty.
+// The row type of lock.queue_sizes(), with the columns of lock.queue_depth. Always empty.
 type QueueSize struct {
 	Kind         string
 	QueueID      string
@@ -288,7 +288,7 @@ type QueueSize struct {
 	PausedReason *string
 }
 
-// Requests for work on entities: the queue of what is outstanding, and the history of what is settled, until it is purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload is as good as lock.enqueue.
+// Requests for work on entities. Outstanding ones are the queue, and settled ones the history, until they are purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload does what lock.enqueue does.
 type Request struct {
 	// The order of the queue. Transactions may commit in another order.
 	RequestID     int64
@@ -297,24 +297,24 @@ type Request struct {
 	RequestType   string
 	RequestStatus string
 	Payload       json.RawMessage
-	// Who captured it last: the process_id of lock.capture_request.
+	// The process_id of lock.capture_request that captured it last.
 	ProcessID pgtype.UUID
-	// What lock.settle_request was given, at most 4000 characters of it: why it is in error, or was put back.
+	// The message of lock.settle_request, at most 4000 characters of it: why the request is in error, or was put back.
 	Message *string
-	// How often it was captured, the capture at hand included; one that was rolled back, or whose worker died, never happened.
+	// How often it was captured, this time included. A capture that was rolled back, or whose worker died, does not count.
 	Tries int32
-	// Put back to be tried again not before this time; its entity waits as long. Null: at once.
+	// It was put back, and is not tried again before this time. Its entity waits as long. Null: at once.
 	AvailableAt *time.Time
-	// Set by the trigger that checks a new request. Leave it out: a new request that comes with it is taken as checked, and wakes nobody.
+	// The trigger that checks a new request sets it. Leave it out: a new request that comes with it counts as checked, and wakes nobody.
 	CreatedAt time.Time
-	// When it was captured by the worker that settled it.
+	// When the worker that settled it captured it.
 	StartedAt *time.Time
 	SettledAt *time.Time
-	// Whether it ended in error. Indexed in place of the status, so that capturing a request, which changes that, changes no index.
+	// Whether it ended in error. An index uses it in place of the status, so that a capture, which changes the status, changes no index.
 	Failed bool
 }
 
-// Internal: what is captured and not yet settled. Rows live inside one worker's transaction, and are never committed.
+// Internal: requests that are captured and not yet settled. A row lives inside one worker's transaction, and is never committed.
 type RequestBatch struct {
 	ProcessID  pgtype.UUID
 	QueueID    string
@@ -322,7 +322,7 @@ type RequestBatch struct {
 	RequestIds []int64
 }
 
-// Internal: always empty. A line of lock.request_batch refers to it at commit, and so cannot be committed.
+// Internal: always empty. A row of lock.request_batch refers to it at commit, and so cannot be committed.
 type SettledProcess struct {
 	ProcessID pgtype.UUID
 }
@@ -331,27 +331,27 @@ type SettledProcess struct {
 type Task struct {
 	QueueID string
 	ID      string
-	Status  TaskStatus
-	// The fencing number: it grows with every capture and never comes back. Only the worker with this attempt may settle or extend it.
-	Attempt int64
-	// How often it was captured, the capture at hand included, since it was created, revived by lock.retry_task or last done; what was given back as new does not count.
-	Tries int32
-	// How often it may still be captured; null: any number of times; failed with 0 is a dead letter.
-	RetriesLeft *int32
 	// How long a capture may hold it before the next capture takes it over; null: for ever.
-	Timeout *time.Duration
-	// No capture before this time; the oldest is captured first. While it is in_progress: since when it had been available.
-	AvailableAt time.Time
-	// When its time in_progress runs out; null: never, or it is not in_progress.
-	Deadline *time.Time
-	// Who captured it last, as that capture said.
-	Owner *string
-	// The last error that a worker told, at most 4000 characters of it, until the task is done.
-	Message   *string
+	Timeout   *time.Duration
 	Payload   json.RawMessage
 	CreatedAt time.Time
+	Status    TaskStatus
+	// The fencing number: it grows with every capture and never comes back. Only the worker with this attempt may settle or extend it.
+	Attempt int64
+	// How often it was captured, the capture at hand included, since it was created, revived by lock.retry_task or last done. Captures that were given back as new do not count.
+	Tries int32
+	// How often it may still be captured (null: any number of times). A failed task with 0 is a dead letter.
+	RetriesLeft *int32
+	// No capture before this time; the oldest is captured first. While it is in_progress: since when it had been available.
+	AvailableAt time.Time
 	// When its status or attempt changed last.
 	ChangedAt time.Time
+	// When its time in_progress runs out; null: never, or it is not in_progress.
+	Deadline *time.Time
+	// The worker that captured it last, as that capture said.
+	Owner *string
+	// The last error that a worker reported, at most 4000 characters of it, until the task is done.
+	Message *string
 }
 
 // The permits of those throttled resources that have several: each is granted at most once per interval.
@@ -373,16 +373,16 @@ type ThrottledResource struct {
 	ThrottleInterval pgtype.Interval
 	// When it was last granted; -infinity: never, released by force, or there are several permits: see lock.throttled_permit.
 	LastLocked pgtype.Timestamptz
-	// Who locked it last, and why; empty when last_locked is -infinity.
+	// The caller that locked it last, and why; empty when last_locked is -infinity.
 	LastLockerDetails string
 	// The hour, in UTC, in which the last interval ends, or in which it was made.
 	UnusedSince pgtype.Timestamp
-	// The grant before the last, or a later time if that may stand for one that is forgotten: what permits that are added count from.
+	// The grant before the last, or a later time if that may stand for one that is forgotten. Permits that are added count from it.
 	PreviouslyLocked pgtype.Timestamptz
 	Permits          int32
 }
 
-// Why and until when each resource is throttled: who locked it last, the time of the next grant (after free_at) and the time until then (free_in). clock_was_set_back: its time lies in the future. permits_left: how many grants can be had now; next_permit_at: when there will be one more, null when all are left.
+// Why and until when each resource is throttled: the details of the last locker, the time of the next grant (after free_at) and the time until then (free_in). clock_was_set_back: its time lies in the future. permits_left: how many grants can be had now. next_permit_at: when there will be one more; null when all are left.
 type ThrottledResourceStatus struct {
 	ResourceID        string
 	ThrottleInterval  pgtype.Interval
@@ -409,7 +409,7 @@ type TimeSlot struct {
 	UnusedSince pgtype.Timestamp
 }
 
-// The newest slot that each task was granted, and when; free_in: how long (100 years at most) until the slot of now is a newer one, at the same resolution.
+// The newest slot that each task was granted, and when. free_in: how long (100 years at most) until the slot of now is a newer one, at the same resolution.
 type TimeSlotStatus struct {
 	TaskID    string
 	SlotStart pgtype.Timestamptz

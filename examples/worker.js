@@ -16,12 +16,16 @@ async function main() {
   let settle = [[], [], [], []] // ids, attempts, results and messages of the last batch
   for (;;) {
     told = false
-    const { rows } = await client.query('select * from lock.await_task($1, $2, $3, max => $5, messages => $4)', [...settle, stopping ? 0 : 10])
+    const { rows } = await client.query(
+      'select * from lock.await_task($1, $2, $3, max => $5, messages => $4)',
+      [...settle, stopping ? 0 : 10])
     if (stopping && rows.length === 0) return client.end()
     settle = [[], [], [], []]
     for (const task of rows.filter(row => row.id !== null)) {
-      const [result, message] = await work(task).then(() => ['done', null], err => ['retry', String(err)])
-      for (const [n, value] of [task.id, task.attempt, result, message].entries()) settle[n].push(value)
+      const [result, message] = await work(task)
+        .then(() => ['done', null], err => ['retry', String(err)])
+      const settled = [task.id, task.attempt, result, message]
+      settled.forEach((value, n) => settle[n].push(value))
     }
     if (!told && !stopping && rows[0].sleep > 0) await new Promise(done => {
       const timer = setTimeout(done, rows[0].sleep * 1000)

@@ -23,7 +23,9 @@ settle = []  # id, attempt, result and message of each task of the last batch
 while True:
     connection.notifies.clear()
     columns = [[task[n] for task in settle] for n in range(4)]
-    cursor.execute("select * from lock.await_task(%s::text[], %s::bigint[], %s::text[], messages => %s::text[], max => %s)", (*columns, 0 if stopping else 10))
+    cursor.execute("""select * from lock.await_task(
+        %s::text[], %s::bigint[], %s::text[], messages => %s::text[], max => %s)""",
+        (*columns, 0 if stopping else 10))
     rows, settle = cursor.fetchall(), []
     if stopping and not rows:
         break

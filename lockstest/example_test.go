@@ -14,8 +14,8 @@ import (
 	"github.com/seed4787c507/locks/lockstest"
 )
 
-// An importer gets the prices of suppliers, each of which is a task. One importer works at a time. A supplier that does not answer
-// is asked again an hour later.
+// An importer gets the prices of suppliers, each of which is a task. One importer works at a time.
+// A supplier that does not answer is asked again an hour later.
 type importer struct {
 	pool *pgxpool.Pool
 	get  func(supplier string, tx pgx.Tx) error // the prices, into their table

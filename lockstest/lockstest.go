@@ -1,11 +1,14 @@
-// Package lockstest is for the tests of programs that use package locks: Pool gives a test a database of its own, and Expire, Rewind and
-// Kill bring about what otherwise takes time or bad luck. Nothing here touches a clock.
+// Package lockstest is for the tests of programs that use package locks: Pool gives a test a
+// database of its own, and Expire, Rewind and Kill bring about what otherwise takes time or bad
+// luck. Nothing here touches a clock.
 //
 // The server is the first of these that there is:
 //
 //   - the one that LOCKSTEST_URL names, the address of a role that may create databases;
-//   - a container of the image that LOCKSTEST_IMAGE names, such as postgres:17-alpine, on a Docker engine of this machine;
-//   - PostgreSQL's server binaries, from PATH, the usual places, or the directory that LOCKS_PG_BIN names.
+//   - a container of the image that LOCKSTEST_IMAGE names, such as postgres:17-alpine, on a Docker
+//     engine of this machine;
+//   - PostgreSQL's server binaries, from PATH, the usual places, or the directory that LOCKS_PG_BIN
+//     names.
 //
 // The last two start once per test binary, and end with it even when it is killed.
 package lockstest
@@ -38,12 +41,14 @@ const smallest = 16 // connections of a pool
 
 var patience = 10 * time.Second // with what others hold
 
-// Pool returns a pool on a database that nobody else has, with the schema lock in it, as the owner of both. Both are gone
-// after the test. Any number of tests may run at once, in any number of test binaries: each gets a copy of one template, which is
-// made once for each version of the migrations.
+// Pool returns a pool on a database that nobody else has, with the schema lock in it, as the owner
+// of both. Both are gone after the test. Any number of tests may run at once, in any number of test
+// binaries: each gets a copy of one template, which is made once for each version of the
+// migrations.
 //
-// The pool has 16 connections, or as many as LOCKSTEST_URL says in pool_max_conns when that is more. Its Config().ConnString() is the
-// address for another program. The test fails when there is no server, and when a connection is still in use at its end.
+// The pool has 16 connections, or as many as LOCKSTEST_URL says in pool_max_conns when that is
+// more. Its Config().ConnString() is the address for another program. The test fails when there is
+// no server, and when a connection is still in use at its end.
 func Pool(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	pool, err := open(t)
@@ -56,7 +61,7 @@ func Pool(t testing.TB) *pgxpool.Pool {
 // A host is the server that this test binary uses.
 type host struct {
 	url      string
-	mark     *pgx.Conn // stays open: its process id is in our databases' names, so that others know whose they are
+	mark     *pgx.Conn // stays open: our databases' names have its process id, to say whose they are
 	template string    // "": the server makes no copies
 	made     atomic.Int64
 }
@@ -93,7 +98,8 @@ func (h *host) name() string {
 	return fmt.Sprintf("lockstest_%d_%d", h.mark.PgConn().PID(), h.made.Add(1))
 }
 
-// sweep drops what test binaries left behind that were killed. A database that somebody looks into stays for another time.
+// sweep drops what test binaries left behind that were killed. A database that somebody looks into
+// stays for another time.
 func (h *host) sweep(ctx context.Context) {
 	rows, _ := h.mark.Query(ctx, `
 		select pg_database.datname
@@ -200,7 +206,7 @@ func open(t testing.TB) (*pgxpool.Pool, error) {
 		select {
 		case <-closed:
 		case <-time.After(patience):
-			t.Errorf("lockstest: the test has ended, and a connection of its pool is still in use")
+			t.Errorf("lockstest: the test has ended, and a connection of its pool is still in use: end its transaction, close its rows, or release it")
 		}
 	})
 	return pool, nil

@@ -97,7 +97,8 @@ func fails(t *testing.T, text string, run func(t testing.TB)) {
 // other is a server that Pool does not know of.
 var other = sync.OnceValues(func() (*server.Server, error) { return server.Start(ctx, server.Options{}) })
 
-// creator is the address of another server for a new role that may create databases and nothing else.
+// creator is the address of another server for a new role that may create databases and nothing
+// else.
 func creator(t *testing.T, role string) string {
 	t.Helper()
 	s, err := other()
@@ -124,7 +125,8 @@ func databases(t *testing.T, conn *pgx.Conn) []string {
 	return names
 }
 
-// TestBinary is a test binary of its own, which has a pool, says its address, and waits to be killed, or to be told to end.
+// TestBinary is a test binary of its own, which has a pool, says its address, and waits to be
+// killed, or to be told to end.
 func TestBinary(t *testing.T) {
 	if os.Getenv("LOCKSTEST_BINARY") == "" {
 		t.Skip("this is for the other tests to start")
@@ -356,7 +358,8 @@ func TestServerEnds(t *testing.T) {
 		if b.url == "" {
 			t.Fatal(b.out)
 		}
-		_, err = connect(t, b.url).Exec(ctx, "select pg_sleep(0.1)") // a moment, in which a wrong removal would come
+		// A moment, in which a wrong removal would come.
+		_, err = connect(t, b.url).Exec(ctx, "select pg_sleep(0.1)")
 		must(t, err)
 		if log, err := os.ReadFile(filepath.Join(dir, "log")); err != nil || strings.Contains(string(log), "\nrm ") {
 			t.Fatalf("the container is removed too early: %v, %s", err, log)

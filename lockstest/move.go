@@ -12,8 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Expire ends all leases on a name as if their time had run out just now. Who waits for one is told; one that an open transaction has
-// asserted cannot be taken over before that ends. The test fails when nobody has a lease on the name.
+// Expire ends all leases on a name as if their time had run out just now. Who waits for one is
+// told; one that an open transaction has asserted cannot be taken over before that ends. The test
+// fails when nobody has a lease on the name.
 //
 // The pool, here and below, is Pool's or another of the owner of schema lock.
 func Expire(t testing.TB, pool *pgxpool.Pool, name string) {
@@ -65,8 +66,8 @@ func Timeout(taskID string) Row {
 		returning task_id`, []any{taskID}}
 }
 
-// TimeSlot is the newest slot that a task was granted. It becomes the slot of a time that is so much earlier: rewound by less than
-// its length, it may stay the same.
+// TimeSlot is the newest slot that a task was granted. It becomes the slot of a time that is so
+// much earlier: rewound by less than its length, it may stay the same.
 func TimeSlot(taskID string) Row {
 	return Row{fmt.Sprintf("time slot %.60q", taskID), `
 		update lock.time_slot
@@ -98,20 +99,22 @@ func Task(queueID, id string) Row {
 		from earlier`, []any{id, queueID}}
 }
 
-// Rewind moves every time that is stored in a row back by some time, as if that had passed since. What was denied for that long
-// is granted, a task that was put off is due, and one that was captured has timed out; idle workers of its queue are told. The test
-// fails when there is no such row, and when another transaction does not let go of it.
+// Rewind moves every time that is stored in a row back by some time, as if that had passed since.
+// What was denied for that long is granted, a task that was put off is due, and one that was
+// captured has timed out; idle workers of its queue are told. The test fails when there is no such
+// row, and when another transaction does not let go of it.
 func Rewind(t testing.TB, pool *pgxpool.Pool, row Row, by time.Duration) {
 	t.Helper()
 	if by <= 0 {
-		t.Fatalf("lockstest: rewind %s by %v: that is not back", row.what, by)
+		t.Fatalf("lockstest: rewind %s by %v: that is not back: give a positive duration", row.what, by)
 	}
 	move(t, pool, "there is no "+row.what, row.sql, append([]any{by}, row.args...)...)
 }
 
-// Kill ends a session of the pool's database, as a crash of its back end or a lost connection does, and returns when it is gone:
-// its transaction is rolled back, and its locks are free. The process id of a connection is conn.PgConn().PID(), of a transaction
-// tx.Conn().PgConn().PID(). The test fails when there is no such session.
+// Kill ends a session of the pool's database, as a crash of its back end or a lost connection does,
+// and returns when it is gone: its transaction is rolled back, and its locks are free. The process
+// id of a connection is conn.PgConn().PID(), of a transaction tx.Conn().PgConn().PID(). The test
+// fails when there is no such session.
 func Kill(t testing.TB, pool *pgxpool.Pool, pid uint32) {
 	t.Helper()
 	move(t, pool, fmt.Sprintf("there is no other session %d in this database, or it did not end within %v", pid, patience), `
@@ -153,9 +156,9 @@ func move(t testing.TB, pool *pgxpool.Pool, none, sql string, args ...any) {
 	var pg *pgconn.PgError
 	switch {
 	case errors.As(err, &pg) && pg.Code == "55P03":
-		t.Fatalf("lockstest: an open transaction does not let go of it: %v", err)
+		t.Fatalf("lockstest: an open transaction does not let go of it, so end that first: %v", err)
 	case errors.As(err, &pg) && pg.Code == "42501":
-		t.Fatalf("lockstest: this is for the owner of schema lock: %v", err)
+		t.Fatalf("lockstest: this is for the owner of schema lock, so hand over a pool of that role: %v", err)
 	case err != nil:
 		t.Fatalf("lockstest: %v", err)
 	case !found:

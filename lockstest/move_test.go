@@ -94,7 +94,8 @@ func TestRewind(t *testing.T) {
 	t.Run("by less than a slot stays in the slot", func(t *testing.T) {
 		t.Parallel()
 		pool := Pool(t)
-		// The slots are so long that the test never meets the end of one; the data point is one of long ago.
+		// The slots are so long that the test never meets the end of one; the data point is one of
+		// long ago.
 		run(t, pool, "select lock.acquire_time_slot('now', '36525 days'), lock.acquire_time_slot('point', '1 hour', '2001-01-01 12:30+00')")
 		Rewind(t, pool, TimeSlot("now"), time.Hour)
 		Rewind(t, pool, TimeSlot("point"), time.Hour)

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -13,19 +14,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// docsBlocks are the code blocks of the README and of each page under docs/, by the page's name.
+// docsBlocks are the code blocks of the README and of the pages in docs and docs/internals, by the page's path from docs. Pages
+// elsewhere quote files that are tested themselves.
 func docsBlocks(t *testing.T, language string) map[string][]string {
 	t.Helper()
-	pages, err := filepath.Glob(filepath.Join(root(t), "docs", "*.md"))
-	must(t, err)
 	blocks := map[string][]string{}
-	for _, page := range append(pages, filepath.Join(root(t), "README.md")) {
-		text, err := os.ReadFile(page)
-		must(t, err)
-		parts := strings.Split("\n"+string(text), "\n```")
+	for _, path := range projectFiles(t, ".md") {
+		page, found := strings.CutPrefix(path, "docs/")
+		if folder := filepath.Dir(page); path != "README.md" && (!found || folder != "." && folder != "internals") {
+			continue
+		}
+		parts := strings.Split("\n"+projectFile(t, path), "\n```")
 		for n := 1; n < len(parts); n += 2 {
 			if name, block, _ := strings.Cut(parts[n], "\n"); name == language {
-				blocks[filepath.Base(page)] = append(blocks[filepath.Base(page)], block)
+				blocks[page] = append(blocks[page], block)
 			}
 		}
 	}
@@ -106,6 +108,102 @@ func TestDocsSQL(t *testing.T) {
 			t.Errorf("got %q", wrong)
 		}
 	})
+}
+
+var docsPrompt = regexp.MustCompile(`(?m)^(\w*)([=-])> (.*)\n?`)
+
+// docsPsql runs what stands behind the prompts of a page's psql blocks, and returns where psql shows something else. A word
+// before a prompt names one of several sessions.
+func docsPsql(t *testing.T, e *env, page string, blocks []string) (wrong []string, shown int) {
+	t.Helper()
+	e.sessionAs(t, e.super).exec(docsTables[page])
+	sessions := map[string]func(sql string) string{}
+	for _, block := range blocks {
+		prompts := docsPrompt.FindAllStringSubmatchIndex(block, -1)
+		if len(prompts) == 0 || strings.TrimSpace(block[:prompts[0][0]]) != "" {
+			wrong = append(wrong, page+": a block of psql begins with a prompt")
+		}
+		sql := ""
+		for n, at := range prompts {
+			end := len(block)
+			if n+1 < len(prompts) {
+				end = prompts[n+1][0]
+			}
+			sql += block[at[6]:at[7]] + "\n"
+			if n+1 < len(prompts) && block[prompts[n+1][4]:prompts[n+1][5]] == "-" {
+				continue
+			}
+			name := block[at[2]:at[3]]
+			if sessions[name] == nil {
+				sessions[name] = psqlSession(t, e.super)
+			}
+			got, want := sessions[name](sql), docsTrim(block[at[1]:end])
+			if shown++; got != want {
+				wrong = append(wrong, fmt.Sprintf("%s: %spsql shows\n%s\nand not\n%s", page, sql, got, want))
+			}
+			sql = ""
+		}
+	}
+	return wrong, shown
+}
+
+// docsTrim is what can be seen of an output.
+func docsTrim(text string) string {
+	return strings.TrimRight(regexp.MustCompile(`(?m)[ \t]+$`).ReplaceAllString(text, ""), "\n")
+}
+
+// psqlSession starts a psql that runs one text after the other, and returns what it shows.
+func psqlSession(t *testing.T, url string) func(sql string) string {
+	t.Helper()
+	cmd := exec.Command("psql", "-X", "-d", url)
+	cmd.Env = append(os.Environ(), "PGOPTIONS=", "PGTZ=UTC")
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	read, write, err := os.Pipe()
+	must(t, err)
+	cmd.Stdout, cmd.Stderr = write, write
+	must(t, cmd.Start())
+	write.Close()
+	out := bufio.NewReader(read)
+	t.Cleanup(func() { in.Close(); cmd.Wait(); read.Close() })
+	return func(sql string) string {
+		fmt.Fprintf(in, "%s\\echo end-of-output\n", sql)
+		var text strings.Builder
+		for {
+			line, err := out.ReadString('\n')
+			must(t, err)
+			if line == "end-of-output\n" {
+				return docsTrim(text.String())
+			}
+			text.WriteString(line)
+		}
+	}
+}
+
+// What a page shows of psql is what psql shows.
+func TestDocsPsql(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("psql"); err != nil {
+		t.Skip("psql is not installed")
+	}
+	blocks, all := docsBlocks(t, "psql"), 0
+	for page := range blocks {
+		wrong, shown := docsPsql(t, open(t, engines()[0]), page, blocks[page])
+		for _, text := range wrong {
+			t.Error(text)
+		}
+		all += shown
+	}
+	if len(blocks) < 10 || all < 50 {
+		t.Errorf("only %d statements of %d pages were compared", all, len(blocks))
+	}
+	wrong, _ := docsPsql(t, open(t, engines()[0]), "", []string{
+		"=> select 1 as a;\n a\n---\n 1\n(1 row)\n\n=> select 2 as a;\n a\n---\n 1\n(1 row)\n",
+		"one=> begin;\nBEGIN\ntwo=> commit;\nCOMMIT\n=> select lock.exclude();\n exclude\n",
+	})
+	if len(wrong) != 3 {
+		t.Errorf("the checker finds %q", wrong)
+	}
 }
 
 // docsGo is a Go file with each block as a function, and what the blocks take for granted.
@@ -201,8 +299,8 @@ func TestDocsWorkers(t *testing.T) {
 	for language, file := range map[string]string{"js": "worker.js", "python": "worker.py"} {
 		text, err := os.ReadFile(filepath.Join(root(t), "examples", file))
 		must(t, err)
-		if got := docsBlocks(t, language)["task.md"]; len(got) != 1 || got[0]+"\n" != string(text) {
-			t.Errorf("docs/task.md quotes another examples/%s:\n%s", file, strings.Join(got, "\n"))
+		if got := docsBlocks(t, language)["workers.md"]; len(got) != 1 || got[0]+"\n" != string(text) {
+			t.Errorf("docs/workers.md quotes another examples/%s:\n%s", file, strings.Join(got, "\n"))
 		}
 	}
 }

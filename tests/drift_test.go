@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seed4787c507/locks/db"
 	"github.com/seed4787c507/locks/tests/migrations"
 )
 
@@ -44,7 +45,12 @@ order by 1`
 
 func snapshot(t *testing.T, e *env) []string {
 	t.Helper()
-	rows, err := e.admin.Query(ctx, catalogue)
+	return snapshotBy(t, e.admin)
+}
+
+func snapshotBy(t *testing.T, by db.DBTX) []string {
+	t.Helper()
+	rows, err := by.Query(ctx, catalogue)
 	must(t, err)
 	defer rows.Close()
 	var lines []string
@@ -145,6 +151,7 @@ func replay(t *testing.T, s *session, extra string) {
 }
 
 func TestDriftOfTheCatalogue(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		owner := e.sessionAs(t, e.owner)
 		owner.exec("select lock.revoke_from('locks_app')")
@@ -196,6 +203,7 @@ func TestDriftOfTheCatalogue(t *testing.T) {
 }
 
 func TestDriftOfDown(t *testing.T) {
+	t.Parallel()
 	for _, engine := range engines() {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()

@@ -48,6 +48,8 @@ var target struct {
 	migrations string
 	// yugabyte: one engine, no clones, and what asks for PostgreSQL's insides is skipped by onlyPostgreSQL.
 	yugabyte bool
+	// pooler is the address of a pgbouncer, or "".
+	pooler string
 }
 
 var ctx = context.Background()
@@ -63,7 +65,7 @@ func run(m *testing.M) int {
 		name = "local"
 	}
 	switch name {
-	case "local":
+	case "local", "pgbouncer":
 		s, err := server.Start(ctx, server.Options{Settings: strings.Fields(os.Getenv("LOCKS_TEST_SETTINGS"))})
 		if err != nil {
 			return refuse(name, err)
@@ -93,10 +95,17 @@ func run(m *testing.M) int {
 			target.url = url
 		}
 	default:
-		return refuse(name, errors.New("LOCKS_TEST_TARGET must be local, url, container, yugabyte or yugabyte-plain"))
+		return refuse(name, errors.New("LOCKS_TEST_TARGET must be local, pgbouncer, url, container, yugabyte or yugabyte-plain"))
 	}
 	if err := prepare(); err != nil {
 		return refuse(name, err)
+	}
+	if name == "pgbouncer" {
+		stop, err := poolEverybody()
+		if err != nil {
+			return refuse(name, err)
+		}
+		defer stop()
 	}
 	fmt.Printf("target %s: %s\n", name, target.version)
 	return m.Run()
@@ -156,7 +165,7 @@ func engines() []string {
 }
 
 // onlyPostgreSQL skips a test of what YugabyteDB does not have, or answers differently.
-func onlyPostgreSQL(t *testing.T, why string) {
+func onlyPostgreSQL(t testing.TB, why string) {
 	t.Helper()
 	if target.yugabyte {
 		t.Skip("not on YugabyteDB: " + why)
@@ -243,6 +252,7 @@ func as(address, user, database string) string {
 type env struct {
 	engine string
 	url    string // of an ordinary role: lock.grant_to gave it the functions
+	app    string // the same, behind no pooler
 	owner  string // of the schema's owner
 	super  string // of a superuser, in this database
 	pool   *pgxpool.Pool
@@ -265,7 +275,7 @@ func again(run func() error) (err error) {
 }
 
 // open gives the test a fresh migrated database with an engine.
-func open(t *testing.T, engine string) *env {
+func open(t testing.TB, engine string) *env {
 	t.Helper()
 	if target.yugabyte {
 		engine = row
@@ -279,7 +289,7 @@ func openEmpty(t *testing.T, engine string) *env {
 	return openFrom(t, engine, "template0")
 }
 
-func openFrom(t *testing.T, engine, from string) *env {
+func openFrom(t testing.TB, engine, from string) *env {
 	t.Helper()
 	if target.yugabyte {
 		engine = row
@@ -296,9 +306,10 @@ func openFrom(t *testing.T, engine, from string) *env {
 	}
 	e := &env{
 		engine: engine,
-		url:    as(target.url, "locks_app", name),
+		url:    pooled(t, as(target.url, "locks_app", name)),
 		owner:  as(target.url, "locks_owner", name),
 	}
+	e.app = as(target.url, "locks_app", name)
 	super, err := url.Parse(target.url)
 	must(t, err)
 	super.Path = "/" + name
@@ -331,7 +342,7 @@ func dropDatabase(name string) string {
 	return "drop database " + name + " with (force)"
 }
 
-func openPool(t *testing.T, url string, size int32) *pgxpool.Pool {
+func openPool(t testing.TB, url string, size int32) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(url)
 	must(t, err)
@@ -358,21 +369,31 @@ type session struct {
 	t    *testing.T
 	e    *env
 	conn *pgx.Conn
-	pid  uint32
+	pid  uint32 // from behindPooler on there is no back end of its own, and it is a number that its application_name has
 }
 
 // session opens a connection of the ordinary role.
 func (e *env) session(t *testing.T) *session {
 	t.Helper()
-	return e.sessionAs(t, e.url)
+	return e.sessionAs(t, pooled(t, e.app))
 }
 
 func (e *env) sessionAs(t *testing.T, url string) *session {
 	t.Helper()
-	conn, err := pgx.Connect(ctx, url)
+	config, err := pgx.ParseConfig(url)
+	must(t, err)
+	pid := uint32(0)
+	if isPooled(url) {
+		pid = behindPooler + applications.Add(1)
+		config.RuntimeParams["application_name"] = fmt.Sprint("session ", pid)
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
 	must(t, err)
 	t.Cleanup(func() { conn.Close(ctx) })
-	return &session{t: t, e: e, conn: conn, pid: conn.PgConn().PID()}
+	if pid == 0 {
+		pid = conn.PgConn().PID()
+	}
+	return &session{t: t, e: e, conn: conn, pid: pid}
 }
 
 // exec runs SQL that must succeed.
@@ -445,11 +466,15 @@ func (p *pending) blocked() *pending {
 func (e *env) waiting(t *testing.T, pid uint32) bool {
 	t.Helper()
 	condition := "wait_event_type = 'Lock'"
+	who := fmt.Sprint("pid = ", pid)
+	if pid >= behindPooler {
+		who = fmt.Sprintf("application_name = 'session %d'", pid)
+	}
 	if target.yugabyte {
 		condition = "state = 'active' and clock_timestamp() - query_start > '500 ms'"
 	}
 	var waiting bool
-	must(t, e.admin.QueryRow(ctx, "select exists (select from pg_stat_activity where pid = $1 and "+condition+")", pid).Scan(&waiting))
+	must(t, e.admin.QueryRow(ctx, "select exists (select from pg_stat_activity where "+who+" and "+condition+")").Scan(&waiting))
 	return waiting
 }
 
@@ -540,7 +565,7 @@ func mutate(t *testing.T, e *env, function string, pieces ...string) {
 }
 
 // must stops the test at an error.
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 func (e *env) sharersMeet(known bool) bool { return known || e.engine == advisory || target.yugabyte }
 
 func TestKeyMatrix(t *testing.T) {
+	t.Parallel()
 	arguments := map[string]string{
 		"bigint":            "42::bigint",
 		"text":              "'customer:42'",
@@ -61,6 +62,7 @@ func TestKeyMatrix(t *testing.T) {
 }
 
 func TestKeyHolding(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		t.Run("is re-entrant in every order", func(t *testing.T) {
 			a := e.session(t)
@@ -147,6 +149,7 @@ func TestKeyHolding(t *testing.T) {
 }
 
 func TestKeyRefusedWaits(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		holder, b := e.session(t), e.session(t)
 		holder.exec("select lock.exclusive(1)")
@@ -184,6 +187,7 @@ func TestKeyRefusedWaits(t *testing.T) {
 }
 
 func TestKeyTry(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		t.Run("waits and gets the key", func(t *testing.T) {
 			for _, f := range []string{"try_exclusive", "try_shared"} {
@@ -234,6 +238,7 @@ func TestKeyTry(t *testing.T) {
 }
 
 func TestKeyForgetting(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		admin := e.sessionAs(t, e.super)
 		// known says whether anything is kept of a name: its row on the row engine, the name alone on the advisory engine.
@@ -339,6 +344,7 @@ func (e *env) contend(t *testing.T, name string) {
 
 // The three faults of the usual recipe, each seen there first.
 func TestKeyRecipeFaults(t *testing.T) {
+	t.Parallel()
 	onlyPostgreSQL(t, "it bounds its waits by lock_timeout, which rows do not have there")
 	recipe, err := os.ReadFile("testdata/recipe.sql")
 	must(t, err)
@@ -430,6 +436,7 @@ func crosswise(t *testing.T, e *env, call string) bool {
 
 // Sets are taken in one order, or callers meet crosswise. A call that is not granted divides by zero here.
 func TestKeySetsInOneOrder(t *testing.T) {
+	t.Parallel()
 	const stop = "perform pg_advisory_xact_lock_shared(4711); "
 	for function, c := range map[string]struct{ step, order, call string }{
 		"exclusive_all": {"perform lock.exclusive(next_name);", "order by lock.key(wanted.name)", "select lock.exclusive_all('{a, b, c}') /* %s */"},
@@ -455,6 +462,7 @@ func TestKeySetsInOneOrder(t *testing.T) {
 }
 
 func TestKeyExclusiveAll(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		s := e.session(t)
 		s.exec("begin")
@@ -473,6 +481,7 @@ func TestKeyExclusiveAll(t *testing.T) {
 }
 
 func TestKeyTryAll(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		// Known keys, so that sharers meet on the row engine, too.
 		e.session(t).exec("select lock.exclusive_all('{a, b, c}'), lock.exclusive(1), lock.exclusive(2), lock.exclusive(3), lock.exclusive(9)")
@@ -609,6 +618,7 @@ func TestKeyTryAll(t *testing.T) {
 }
 
 func TestKeyIsolationLevels(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		key := 0
 		for _, level := range levels {
@@ -653,6 +663,7 @@ func TestKeyIsolationLevels(t *testing.T) {
 }
 
 func TestKeyReadOnly(t *testing.T) {
+	t.Parallel()
 	t.Run("the advisory engine locks, waits, and leaves the name to others", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
@@ -737,6 +748,7 @@ func TestKeyManyInOneTransaction(t *testing.T) {
 }
 
 func TestKeyBadInput(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("x", 10<<20)
 	eachEngine(t, func(t *testing.T, e *env) {
 		s := e.session(t)
@@ -782,6 +794,7 @@ func TestKeyBadInput(t *testing.T) {
 }
 
 func TestKeyNames(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		s := e.session(t)
 		t.Run("hash the same everywhere and for ever", func(t *testing.T) {
@@ -913,6 +926,7 @@ func TestKeyNamesOfTheAdvisoryEngine(t *testing.T) {
 // A free lock is one advisory lock, whatever calls it and however it is planned: the planner puts the function's text in its
 // place, and the key is used in it twice.
 func TestKeyIsLockedOnce(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		super := e.sessionAs(t, e.super)
 		super.exec(`
@@ -1064,6 +1078,7 @@ func TestKeySharersOfANewKey(t *testing.T) {
 }
 
 func TestKeyGo(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		t.Run("db calls every function", func(t *testing.T) {
 			err := pgx.BeginFunc(ctx, e.pool, func(tx pgx.Tx) error {

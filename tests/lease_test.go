@@ -1031,7 +1031,7 @@ func TestLeaseDropUnused(t *testing.T) {
 // A name on which a lease is granted between a vacuum's snapshot and its lock stays.
 func TestLeaseDropUnusedRace(t *testing.T) {
 	t.Parallel()
-	times := rounds(t, 2000)
+	times := rounds(t, 500)
 	lost := func(e *env) (lost int64) {
 		var wg sync.WaitGroup
 		var count atomic.Int64

@@ -4,6 +4,7 @@ import "testing"
 
 // TestLintPlpgsqlCheck looks into every branch of every function, run or not.
 func TestLintPlpgsqlCheck(t *testing.T) {
+	t.Parallel()
 	check := `select coalesce(string_agg(format('%s line %s: %s: %s', functionid::regprocedure, lineno, level, message), E'\n' order by functionid, lineno), '')
 		from pg_proc
 		join pg_language on pg_language.oid = pg_proc.prolang and pg_language.lanname = 'plpgsql'

@@ -25,6 +25,7 @@ func dropEverything(url string) string { return url + "&options=-c%20lock.drop%3
 
 // What is held or waits to be done is not dropped by accident.
 func TestMigrateDownRefusesToDropWhatIsNeeded(t *testing.T) {
+	t.Parallel()
 	for _, engine := range engines() {
 		for name, c := range map[string]struct{ need, loss, end string }{
 			"a mutex":     {"select lock.acquire_mutex('a')", "1 mutexes that are acquired (lock.mutex)", "select lock.release_mutex('a')"},

@@ -26,6 +26,7 @@ func gooseCLI(t *testing.T, url string, args ...string) (string, error) {
 }
 
 func TestMigrateWithTheStockCLI(t *testing.T) {
+	t.Parallel()
 	for _, engine := range engines() {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()

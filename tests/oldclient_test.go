@@ -187,6 +187,7 @@ func oldClient(t *testing.T, e *env) (wrong []string, methods, answered int) {
 
 // A program that was built with the last release's db package works on the schema as it is now.
 func TestOldClient(t *testing.T) {
+	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		wrong, methods, answered := oldClient(t, e)
 		for _, line := range wrong {

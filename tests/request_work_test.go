@@ -635,12 +635,12 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	}
 	want := strings.Join([]string{"good complete 1 -", "bad error 1 no such sheet", "panic error 1 panic: out of ink", "lost complete 1 -",
 		`deferred error 1 ERROR: insert or update on table "child" violates foreign key constraint "child_parent_id_fkey" (SQLSTATE 23503)`,
-		"sql error 1 a statement failed, and the handler did not return its error",
+		"sql error 1 a statement failed, and the handler did not return its error: return it, or use a savepoint (tx.Begin)",
 		"nul error 1 ab\uFFFD", "twice complete 3 -", "hopeless error 4 wrapped: retry in 1ms: never",
 		"rollback error 1 the closure ended the transaction itself",
 		`commit error 1 the closure ended the transaction itself: commit: ERROR: insert or update on table "request_batch" violates foreign key constraint "settle_request_before_commit" (SQLSTATE 23503)`,
 		"role error 1 ERROR: permission denied for function settle_request (SQLSTATE 42501)",
-		"savepoint error 1 the handler took the batch away from its transaction", "settled error 1 the handler took the batch away from its transaction",
+		"savepoint error 1 the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker", "settled error 1 the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker",
 		"undone error 1 this transaction is not ended by the closure: return nil to commit, or an error to roll back",
 		"ended error 1 not ended", "habit complete 1 -", "rows error 1 bad row",
 		"forgotten rows error 1 the handler left a query open: it must close its rows",
@@ -897,6 +897,57 @@ func TestRequestWorkLife(t *testing.T) {
 			t.Errorf("WorkRequests: %v", err)
 		}
 		answers(s, "new 0 0", "select concat_ws(' ', request_status, tries, (select count(*) from effect)) from lock.request")
+	})
+	t.Run("finds before the next poll what a worker held that was cut off", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		_, err := e.admin.Exec(ctx, requestLog)
+		must(t, err)
+		startRequestHandlers(t, e.pool, 1, requestHandle, &locks.RequestOptions{Poll: time.Hour})
+		idle(t, e, 1)
+		s, other := e.sessionAs(t, e.super), e.sessionAs(t, e.super)
+		open := get[[]int64](s, "select array(select lock.open_transactions())")
+		within(t, perseverance, "nobody's transaction may have missed it", func() bool {
+			return get[int64](s, "select count(*) from lock.open_transactions($1)", open) == 0
+		})
+		other.exec("begin")
+		other.exec("select lock_internal.try_entity('default', 'e')") // as one that captures, and begins after the worker has gone to sleep
+		s.exec("select lock.enqueue('create', 'e')")
+		if holdsWithin(500*time.Millisecond, func() bool { return get[int64](s, "select count(*) from worked") > 0 }) {
+			t.Error("two have it")
+		}
+		s.exec("select pg_terminate_backend($1)", other.pid)
+		eventually(t, "it is settled", func() bool { return get[int64](s, "select count(*) from worked") == 1 })
+	})
+	t.Run("finds it soon when it was notified just before a poll, too", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		_, err := e.admin.Exec(ctx, requestLog)
+		must(t, err)
+		const poll = 8 * time.Second
+		startRequestHandlers(t, e.pool, 1, requestHandle, &locks.RequestOptions{Poll: poll})
+		idle(t, e, 1)
+		s, other := e.sessionAs(t, e.super), e.sessionAs(t, e.super)
+		listed := func() time.Time { // by lock.start_idling
+			return get[time.Time](s, "select max(until) from lock.idle_worker")
+		}
+		first := listed()
+		within(t, perseverance, "the poll is near", func() bool {
+			return get[bool](s, "select $1::timestamptz - clock_timestamp() < $2::interval", first, poll+time.Second+500*time.Millisecond)
+		})
+		other.exec("begin")
+		other.exec("select lock_internal.try_entity('default', 'e')")
+		s.exec("select lock.enqueue('create', 'e')")
+		within(t, perseverance, "it is listed anew", func() bool { return listed().After(first) })
+		began := time.Now()
+		if holdsWithin(300*time.Millisecond, func() bool { return get[int64](s, "select count(*) from worked") > 0 }) { // nor by the look behind the list
+			t.Error("two have it")
+		}
+		s.exec("select pg_terminate_backend($1)", other.pid)
+		within(t, perseverance, "it is settled", func() bool { return get[int64](s, "select count(*) from worked") == 1 })
+		if late := time.Since(began); late > poll-2*time.Second {
+			t.Errorf("settled after %v", late)
+		}
 	})
 	t.Run("is not held up by what is never answered", func(t *testing.T) {
 		t.Parallel()

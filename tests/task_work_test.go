@@ -517,6 +517,24 @@ func TestTaskWorkFaults(t *testing.T) {
 		eventually(t, "both are settled", func() bool { return state(t, e, "a") == "failed:1:1" && state(t, e, "b") == "done:1:0" })
 		answers(s, true, "select available_at > clock_timestamp() + interval '99 years' from lock.get_task('a')")
 	})
+	t.Run("a task that is available since the first of all times", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s, holder := e.session(t), e.sessionAs(t, e.super)
+		s.exec("select lock.create_task('a', available_at => '4714-11-24 00:00:00+00 BC')")
+		holder.exec("begin")
+		holder.exec("lock table lock.task in exclusive mode")
+		began := time.Now()
+		taskLoopEach(t, e.pool, quiet(), func(context.Context, db.Task) error { return nil })
+		eventually(t, "its first look is slow", func() bool {
+			return get[bool](holder, "select exists (select from pg_locks where locktype = 'relation' and relation = 'lock.task'::regclass and not granted)") &&
+				time.Since(began) > 100*time.Millisecond
+		})
+		holder.exec("commit")
+		eventually(t, "it is done", func() bool { return state(t, e, "a") == "done:1:0" })
+		s.exec("select lock.create_task('b')")
+		eventually(t, "so is the next", func() bool { return state(t, e, "b") == "done:1:0" })
+	})
 	t.Run("an error that panics when it is looked at", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
@@ -767,10 +785,7 @@ func TestTaskBlackHole(t *testing.T) {
 
 func TestTaskCost(t *testing.T) {
 	t.Parallel()
-	rows := 1000000
-	if testing.Short() {
-		rows = 100000
-	}
+	rows := rounds(t, 200000)
 	e := open(t, advisory)
 	s := e.session(t)
 	capture := "select * from lock.capture(10, '%s')"
@@ -909,7 +924,7 @@ func TestTaskOldSnapshot(t *testing.T) {
 		}
 	})
 	// working runs a worker whose batches are all full, until done says so, and returns how many captures were from the beginning, and from a mark.
-	working := func(t *testing.T, e *env, done func(task db.Task) bool) (beginning, marked int) {
+	workingOn := func(t *testing.T, e *env, size int, done func(task db.Task) bool) (beginning, marked int) {
 		t.Helper()
 		pool, queries := openLogged(t, e.url, 4)
 		s := e.session(t)
@@ -925,7 +940,7 @@ func TestTaskOldSnapshot(t *testing.T) {
 				cancel()
 			}
 			return nil
-		}, &locks.TaskOptions{BatchSize: 1})
+		}, &locks.TaskOptions{BatchSize: size})
 		if !errors.Is(err, context.Canceled) || !found {
 			t.Errorf("WorkTasks: %v; found: %v", err, found)
 		}
@@ -940,6 +955,56 @@ func TestTaskOldSnapshot(t *testing.T) {
 		}
 		return beginning, marked
 	}
+	working := func(t *testing.T, e *env, done func(task db.Task) bool) (beginning, marked int) {
+		t.Helper()
+		return workingOn(t, e, 1, done)
+	}
+	t.Run("a worker that is never behind does not wade either", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s, holder := e.session(t), e.session(t)
+		s.exec(`select lock.create_tasks(array(select 'dead ' || n from generate_series(1, 100000) n), available_at => '2020-01-01 UTC')`)
+		holder.exec("begin isolation level repeatable read")
+		answers(holder, "", captured+"lock.get_task('none')")
+		s.exec("select lock.set_statuses(array_agg(id), array_agg(attempt), 'done') from lock.capture(100000)")
+		n, began := 0, time.Now()
+		beginning, marked := workingOn(t, e, 10, func(db.Task) bool { n++; return n == 200 })
+		if most := 10 + int(time.Since(began)/time.Second); beginning > most || marked < 150 {
+			t.Errorf("%d looks from the beginning, %d from a mark", beginning, marked)
+		}
+	})
+	t.Run("a look that had to wait does not put off what times out", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s, holder := e.session(t), e.sessionAs(t, e.super)
+		s.exec("select lock.create_task('left', timeout => '1 hour')")
+		answers(s, "left", "select id from lock.capture(1)")
+		s.exec("select lock.create_task('a')")
+		holder.exec("begin")
+		holder.exec("lock table lock.task in exclusive mode")
+		began, done := time.Now(), make(chan string, 3)
+		taskLoopEach(t, e.pool, &locks.TaskOptions{Poll: time.Hour}, func(_ context.Context, task db.Task) error {
+			done <- task.ID
+			return nil
+		})
+		eventually(t, "its first look has waited", func() bool {
+			return get[bool](holder, "select exists (select from pg_locks where locktype = 'relation' and relation = 'lock.task'::regclass and not granted)") &&
+				time.Since(began) > 2*time.Second
+		})
+		holder.exec("commit")
+		if id := <-done; id != "a" {
+			t.Fatal(id)
+		}
+		holder.exec("update lock.task set deadline = clock_timestamp() where id = 'left'")
+		s.exec("select lock.create_task('b')")
+		released := time.Now()
+		for got := 0; got < 2; got++ {
+			<-done
+		}
+		if late := time.Since(released); late > 10*time.Second {
+			t.Errorf("taken over after %v", late)
+		}
+	})
 	t.Run("a worker with full batches looks from where it was", func(t *testing.T) {
 		t.Parallel()
 		n, began := 0, time.Now()

@@ -8,13 +8,14 @@ import (
 // What is granted after a wait counts from behind the wait, however long it was.
 func TestWaitThenTheClock(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	type wait struct {
 		setup  string
 		holder string // what the other has done in its open transaction
 		ending string
 		call   string
 		stored string // the time that the call stored
-	}{
+	}
+	waits := map[string]wait{
 		"a timeout that somebody has only locked": {
 			setup:  "select lock.create_timeout('t', '1 microsecond')",
 			holder: "select from lock.timeout for update", ending: "commit",
@@ -45,7 +46,25 @@ func TestWaitThenTheClock(t *testing.T) {
 			holder: "update lock.task set changed_at = changed_at", ending: "rollback",
 			call: "select lock.extend_task('id', 1, '1 hour')", stored: "select deadline - interval '1 hour' from lock.task",
 		},
-	} {
+	}
+	// A change of the table's definition. The one mode keeps away whoever reads it, the other only who writes.
+	for _, mode := range []string{"access exclusive", "share"} {
+		for table, c := range map[string]struct{ setup, call, stored string }{
+			"mutex":              {"lock.create_mutex('t')", "lock.acquire_mutex('t')", "acquired_at"},
+			"timeout":            {"lock.create_timeout('t', '1 microsecond')", "lock.acquire_timeout('t')", "ts"},
+			"time_slot":          {"lock.acquire_time_slot('t', '1 microsecond')", "lock.acquire_time_slot('t', '1 microsecond')", "slot_start"},
+			"throttled_resource": {"lock.create_throttled_resource('t', '1 microsecond')", "lock.lock_throttled_resource('t', 'x')", "last_locked"},
+			"throttled_permit":   {"lock.create_throttled_resource('t', '1 microsecond', 2)", "lock.lock_throttled_resource('t', 'x')", "max(last_locked)"},
+			"lease_name":         {"lock.release_lease('l', token) from lock.acquire_lease('l', 'somebody', '1 hour')", "lock.acquire_lease('l', 'me', '1 hour')", "max(granted_at)"},
+			"lease":              {"1", "lock.acquire_lease('l', 'me', '1 hour')", "acquired_at"},
+		} {
+			waits[table+", "+mode] = wait{
+				setup: "select " + c.setup, holder: "lock table lock." + table + " in " + mode + " mode", ending: "commit",
+				call: "select " + c.call, stored: "select " + c.stored + " from lock." + table,
+			}
+		}
+	}
+	for name, c := range waits {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := open(t, advisory)

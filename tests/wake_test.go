@@ -5,15 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
+
 	"net/url"
-	"os"
-	"os/exec"
+
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
+
 	"testing"
 	"time"
 
@@ -369,10 +368,10 @@ func wakeRounds(t *testing.T, e *env, owner *pgxpool.Pool, rounds int, late time
 
 func TestWakeRounds(t *testing.T) {
 	t.Parallel()
-	t.Run("no wake-up is lost in 10,000 rounds", func(t *testing.T) {
+	t.Run("no wake-up is lost", func(t *testing.T) {
 		t.Parallel()
 		e, owner := wakeEnv(t)
-		if lost := wakeRounds(t, e, owner, 10000, patience); lost != 0 {
+		if lost := wakeRounds(t, e, owner, rounds(t, 2500), patience); lost != 0 {
 			t.Fatalf("%d workers slept on", lost)
 		}
 	})
@@ -1016,53 +1015,4 @@ func wakePooler(t *testing.T, e *env) *pgxpool.Pool {
 	pool := openPool(t, address, 10)
 	eventually(t, "pgbouncer answers", func() bool { return pool.Ping(ctx) == nil })
 	return pool
-}
-
-// startPgbouncer starts one before the server, with pooling by transaction and more settings if given, and returns the database's
-// address there. It skips the test where there is no pgbouncer, and may not answer at once.
-func startPgbouncer(t *testing.T, address string, settings ...string) string {
-	t.Helper()
-	program, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		program = "/usr/sbin/pgbouncer" // not in everybody's PATH
-		if _, err := os.Stat(program); err != nil {
-			t.Skip("pgbouncer is not installed")
-		}
-	}
-	u, err := url.Parse(address)
-	must(t, err)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	port := free.Addr().(*net.TCPAddr).Port
-	free.Close()
-	dir, err := os.MkdirTemp("", "locks-bouncer-")
-	must(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	must(t, os.Chmod(dir, 0o755))
-	must(t, os.WriteFile(dir+"/ini", fmt.Appendf(nil, `[databases]
-* = host=%s port=%s user=%s
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = %d
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-ignore_startup_parameters = extra_float_digits
-%s
-`, u.Hostname(), u.Port(), u.User.Username(), port, strings.Join(settings, "\n")), 0o644))
-	cmd := exec.Command(program, dir+"/ini")
-	if os.Getuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}} // It refuses to run as root.
-	}
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
-	u.Host = fmt.Sprintf("127.0.0.1:%d", port)
-	query := u.Query()
-	query.Set("sslmode", "disable")
-	query.Set("default_query_exec_mode", "exec")
-	u.RawQuery = query.Encode()
-	return u.String()
 }

@@ -100,6 +100,7 @@ type worker struct {
 	line     bool          // the list may hold a line of this worker, asked for or not: a call may fail after its commit
 	open     []int64       // transactions that may have missed the line
 	pause    time.Duration // between two questions about them
+	passed   time.Duration // how soon to look again for what others seem to have in hand; 0: when Poll has passed
 }
 
 func (w *worker) run(ctx context.Context) error {
@@ -121,6 +122,7 @@ func (w *worker) run(ctx context.Context) error {
 		case err != nil:
 		case found:
 			w.unlist(ctx)
+			w.passed = 0
 			worked = time.Now()
 			pause = shortestPause
 			w.trouble.over()
@@ -187,11 +189,16 @@ func (w *worker) unlist(ctx context.Context) {
 	w.q.StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name})
 }
 
-// idle sleeps until there may be something to do.
+// idle sleeps until there may be something to do. Who was notified of a request and did not get it comes back after pauses that grow
+// twofold: whoever has it may be cut off, and nobody tells when the server lets go of it.
 func (w *worker) idle(ctx context.Context, epoch int, due time.Duration) error {
 	longest := w.opts.Blind
 	if epoch != 0 {
 		longest = w.opts.Poll - time.Since(w.listedAt)
+	}
+	again := w.passed > 0 && w.passed < longest
+	if again {
+		longest = w.passed
 	}
 	if due > 0 {
 		longest = min(longest, due)
@@ -203,6 +210,11 @@ func (w *worker) idle(ctx context.Context, epoch int, due time.Duration) error {
 			left = min(left, w.pause)
 		}
 		woken, err := w.sleep(ctx, left)
+		if woken && w.channel == Requests {
+			w.passed = longestPause
+		} else if again && time.Until(end) <= 0 {
+			w.passed *= 2
+		}
 		if err != nil || woken || len(w.open) == 0 {
 			return err
 		}

@@ -23,11 +23,12 @@ import (
 )
 
 // ErrNoBinaries says that this machine has no PostgreSQL server binaries.
-var ErrNoBinaries = errors.New("no PostgreSQL server binaries: neither in PATH, nor in /usr/lib/postgresql, nor named by LOCKS_PG_BIN")
+var ErrNoBinaries = errors.New("no PostgreSQL server binaries: neither in PATH, nor in /usr/lib/postgresql, nor named by LOCKS_PG_BIN: install PostgreSQL, or set LOCKS_PG_BIN to their directory")
 
 // Options says how to start a server. The zero value starts the newest local binaries with settings for tests.
 type Options struct {
 	Settings []string // name=value, on top of the defaults
+	Env      []string // name=value, for the server's programs, on top of this process's
 	Durable  bool     // leave fsync on, as benchmarks and crash tests need
 	Keep     bool     // let the server outlive this process; Stop still stops it
 }
@@ -84,7 +85,15 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	}
 	// --no-sync: nothing of value is in it yet.
 	return start(ctx, binaries, opts, func(s *Server) error {
-		return s.run(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale="+locale, "--no-sync")
+		args := []string{"-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=" + locale, "--no-sync"}
+		// PostgreSQL 18 has checksums unless it is told otherwise, and with them who reads a row may write WAL.
+		const plain = "--no-data-checksums"
+		help, err := s.command(ctx, "initdb", "--help").Output()
+		s.ended()
+		if err == nil && bytes.Contains(help, []byte(plain)) {
+			args = append(args, plain)
+		}
+		return s.run(ctx, "initdb", args...)
 	})
 }
 
@@ -266,6 +275,7 @@ func (s *Server) command(ctx context.Context, name string, args ...string) *exec
 	}
 	cmd.Dir = s.Dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
+	cmd.Env = append(cmd.Env, s.opts.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody, NoSetGroups: false}

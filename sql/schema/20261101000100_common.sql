@@ -1,8 +1,8 @@
 -- +goose Up
 set local search_path = pg_catalog, pg_temp;
 
--- lock_internal.start_migration may not be there yet. Nothing is looked up by name before the wait for another migrator,
--- because what was not found then would be taken for missing after it.
+-- lock_internal.start_migration may not be there yet. Nothing is looked up by name before the wait
+-- for another migrator: what was not found then would be taken for missing after it.
 -- +goose StatementBegin
 do $$
 begin
@@ -29,7 +29,8 @@ begin
     elsif to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is not null then
         perform lock_internal.start_migration(20261101000100, 0, 'up');
     elsif (
-        -- Every table of goose's has these columns. Its own one is looked for in the search_path, which is pinned here.
+        -- Every table of goose's has these columns. Its own one is looked for in the search_path,
+        -- which is pinned here.
         select bool_and(pg_class.relname = 'goose_db_version')
         from pg_attribute
         join pg_class on pg_class.oid = pg_attribute.attrelid
@@ -47,7 +48,8 @@ create schema if not exists lock;
 create schema if not exists lock_internal;
 
 comment on schema lock is
-    'Distributed locks, throttles, task capture and a request queue. select lock.help() prints the manual.';
+    'Distributed locks, throttles, task capture and a request queue. select lock.help() prints '
+    'the manual.';
 
 comment on schema lock_internal is
     'What the functions of schema lock are made of: nobody needs to call it.';
@@ -59,9 +61,11 @@ create table if not exists lock.migration (
 );
 
 comment on table lock.migration is
-    'The migrations that this schema has been through, kept by the migrations themselves: goose''s own table is named by its user.';
+    'The migrations that this schema has been through. The migrations themselves keep it, because '
+    'a user may name goose''s own table.';
 
--- What key locks are made of here is chosen once. Nothing changes it afterwards: not this migration, applied again.
+-- What key locks are made of here is chosen once. Nothing changes it afterwards, and this
+-- migration, applied again, does not.
 -- +goose StatementBegin
 do $$
 declare
@@ -108,16 +112,19 @@ create table if not exists lock.forced_release (
 create index if not exists forced_release_id_idx on lock.forced_release (id);
 
 comment on table lock.forced_release is
-    'Every lock that an operator took away from its holder, and what operators did from the console. Nothing deletes from it but its owner, by hand.';
+    'Every lock that an operator took from its holder, and what operators did from the console. '
+    'Only its owner deletes from it, by hand.';
 
 comment on column lock.forced_release.kind is
-    'mutex, timeout, time_slot, throttle or lease; for what the console did besides, task or request, and id is the queue, or queue and id.';
+    'mutex, timeout, time_slot, throttle or lease. For what the console did besides: task or '
+    'request; then id is the queue, or queue and id.';
 
 comment on column lock.forced_release.released_by is
     'The role that logged in (session_user).';
 
 comment on column lock.forced_release.previous is
-    'The row as it was: the holder, since when, until when. From the console, with what was done as action.';
+    'The row as it was: the holder, since when, until when. From the console: also what was done, '
+    'as action.';
 
 create table if not exists lock.finding (
     severity  text              not null,
@@ -133,10 +140,12 @@ comment on table lock.finding is
 -- functions of common, migration, admin: written by make migration, not by hand
 
 -- file: sql/functions/common/engine.sql
--- engine says what a key lock is made of in this database: 'advisory' (PostgreSQL) or 'row' (YugabyteDB).
+-- engine says what a key lock is made of in this database: 'advisory' (PostgreSQL) or 'row'
+-- (YugabyteDB).
 --
--- lock_internal.is_advisory() is the choice, written by the first migration, and so in no
--- file. Both are stable and not immutable: a planner puts a stable function's text in its place, and calls an immutable one.
+-- lock_internal.is_advisory() makes the choice. The first migration writes that function, so it is
+-- in no file. Both functions are stable and not immutable. A planner puts a stable function's text
+-- in its place, but calls an immutable one.
 create or replace function lock.engine()
 returns text
 language sql
@@ -145,14 +154,15 @@ parallel safe
 return case when lock_internal.is_advisory() then 'advisory' else 'row' end;
 
 comment on function lock.engine() is
-    'What a key lock is made of in this database: advisory (PostgreSQL) or row (YugabyteDB). Chosen once, by the first migration.';
+    'What a key lock is made of in this database: advisory (PostgreSQL) or row (YugabyteDB). The '
+    'first migration chooses it, once.';
 
 -- file: sql/functions/admin/findings.sql
 -- +goose StatementBegin
--- findings judges this session's settings as those of a server of the version given.
+-- findings judges this session's settings as those of a server of the given version.
 --
--- The version is an argument so that what is said about YugabyteDB can be tested elsewhere. The body is long because it is one
--- list: a row for each thing that can be wrong.
+-- The version is an argument so that tests elsewhere can ask about YugabyteDB. The body is long
+-- because it is one list, with a row for each thing that can be wrong.
 create or replace function lock_internal.findings(
     version  text
 )
@@ -190,7 +200,8 @@ begin
                 advisory := false;
         end;
     else
-        -- A standby is connected to no database. Everybody may see that it is there, and that a slot waits for one.
+        -- A standby is connected to no database. Everybody may see that it is there, and that a
+        -- slot waits for one.
         standby := exists (
             select
             from pg_stat_replication
@@ -252,7 +263,7 @@ begin
              'warning', 'engine', 'the row engine on PostgreSQL: a second sharer of a new key waits for the first, and a lock costs a write',
              'Migrate a new database with lock.engine unset.'),
             (not pg_is_in_recovery() and current_setting('default_transaction_read_only')::boolean,
-             'error', 'default_transaction_read_only', 'transactions are read-only: what stores a grant fails (25006)',
+             'error', 'default_transaction_read_only', 'transactions are read-only: a call that stores a grant fails (25006)',
              'Set it off for the role that works, or begin read write.'),
             (not yugabyte and effective <> 'read committed',
              'warning', 'default_transaction_isolation', 'transactions are ' || effective || ': calls may fail with 40001 where READ COMMITTED would wait',
@@ -261,10 +272,10 @@ begin
              'warning', 'isolation', 'transactions run under snapshot isolation: calls may fail with 40001, and a try may wait for a key that is newer than its snapshot',
              'Use READ COMMITTED and start the tservers with yb_enable_read_committed_isolation=true, or retry the transaction on 40001 and 40P01.'),
             (yugabyte and effective = 'serializable',
-             'warning', 'isolation', 'transactions are serializable: what promises not to wait does, because skip locked blocks',
+             'warning', 'isolation', 'transactions are serializable: skip locked blocks, so that calls wait that promise not to',
              'Use READ COMMITTED.'),
             (yugabyte and coalesce(current_setting('yb_disable_transactional_writes', true), 'off') = 'on',
-             'error', 'yb_disable_transactional_writes', 'writes happen outside their transaction: what this session takes is not rolled back',
+             'error', 'yb_disable_transactional_writes', 'writes happen outside their transaction: a rollback does not release what this session takes',
              'Set it off.'),
             (yugabyte and coalesce(current_setting('yb_explicit_row_lock_skip_locked_max_read_ahead', true), '1') <> '1',
              'warning', 'yb_explicit_row_lock_skip_locked_max_read_ahead', 'skip locked reads ahead and locks rows that it does not return: others find less than there is',
@@ -295,10 +306,10 @@ begin
              'Set synchronous_standby_names, and synchronous_commit neither off nor local; or never promote such a standby (docs/failover.md).'),
             (stranger is not null,
              'error', 'rights', 'rights that nobody should have: ' || stranger,
-             'As the owner of schema lock: revoke them; what PUBLIC has is revoked by calling lock.grant_to for a role of yours again.'),
+             'Revoke them as the owner of schema lock. To take from PUBLIC what it has, call lock.grant_to for a role of yours again.'),
             (forgotten is not null,
              'warning', 'tasks', forgotten,
-             'Give tasks a timeout. What a dead worker has left: lock.set_status(id, ''new'', queue_id => ...); lock.list_tasks shows them.'),
+             'Give tasks a timeout. Put back what a dead worker left: lock.set_status(id, ''new'', queue_id => ...); lock.list_tasks shows it.'),
             (engine = 'advisory' and current_setting('max_locks_per_transaction')::integer < 64,
              'warning', 'max_locks_per_transaction', 'the shared lock table is smaller than by default: many keys at once fail with 53200',
              'Set it to 64 or more, and restart.'),
@@ -313,7 +324,7 @@ $$;
 
 -- file: sql/functions/admin/check.sql
 -- +goose StatementBegin
--- check says in one row each what is wrong with this server, as this session sees it, for the locks of this schema.
+-- check returns one row for each thing that is wrong with this server for the locks of this schema.
 create or replace function lock.check()
 returns setof lock.finding
 language plpgsql
@@ -328,13 +339,15 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.check() is
-    'What is wrong with this server for the locks of this schema, one row per finding; no row: nothing. Severity error: something will not '
-    'work; warning: it works with a limit that the finding names; notice: good to know. Settings are read as this session has them, so '
-    'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing, and reads lock.task to its end.';
+    'What is wrong with this server for the locks of this schema, one row per finding; no row: '
+    'nothing. Severity error: something will not work. Severity warning: it works with a limit '
+    'that the finding names. Severity notice: good to know. It reads settings as this session has '
+    'them: call it as the role, and through the pooler, that will work. Works on PostgreSQL and '
+    'YugabyteDB, and on a standby. Writes nothing. Reads lock.task to its end.';
 
 -- file: sql/functions/admin/check_role.sql
 -- +goose StatementBegin
--- check_role raises when a role is null or does not exist.
+-- check_role refuses a role that is null or does not exist.
 create or replace function lock_internal.check_role(
     role  name
 )
@@ -355,7 +368,7 @@ begin
     ) then
         raise exception 'role "%" does not exist', check_role.role
             using errcode = 'undefined_object',
-                  hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
+                  hint = 'Pass the name of a role. To give everybody (public) a function, grant that function.';
     end if;
 end;
 $$;
@@ -363,7 +376,9 @@ $$;
 
 -- file: sql/functions/admin/revoke_from_public.sql
 -- +goose StatementBegin
--- revoke_from_public takes everything in both schemas from PUBLIC: a restore without ACLs gives it what a function has by default.
+-- revoke_from_public takes everything in both schemas from PUBLIC.
+--
+-- A restore without ACLs gives PUBLIC what every function has by default.
 create or replace function lock_internal.revoke_from_public()
 returns void
 language plpgsql
@@ -383,7 +398,9 @@ $$;
 
 -- file: sql/functions/admin/monitor_functions.sql
 -- +goose StatementBegin
--- monitor_functions lists what grant_monitor_to gives: functions that look and change nothing, and what they and the views call.
+-- monitor_functions lists the functions that grant_monitor_to gives.
+--
+-- They are the functions that look and change nothing, and what these and the views call.
 create or replace function lock_internal.monitor_functions()
 returns setof regprocedure
 language sql
@@ -402,7 +419,8 @@ $$;
 
 -- file: sql/functions/admin/grant_monitor_to.sql
 -- +goose StatementBegin
--- grant_monitor_to lets a role see everything of the schema and change nothing; PUBLIC loses what it has.
+-- grant_monitor_to lets a role see everything of the schema and change nothing; PUBLIC loses what
+-- it has.
 create or replace function lock.grant_monitor_to(
     role  name
 )
@@ -428,14 +446,21 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.grant_monitor_to(name) is
-    'For the schema''s owner. Lets a role look and nothing else: it may read every table and view of the schema, payloads included, and call the functions that '
-    'only look, such as lock.who, lock.check and lock.help. It can take no lock that others wait for, and change nothing. For the console, dashboards and people on call. What '
-    'sessions of other roles run shows to members of pg_monitor only, and that is the superuser''s to give: grant pg_monitor to role. lock.revoke_from takes it back, and '
-    'migrations that come later extend it by themselves. Called for a role of lock.grant_to it adds to what that has. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+    'For the schema''s owner. Lets a role look and nothing else. It is for the console, dashboards '
+    'and people on call. The role may read every table and view of the schema, payloads included. '
+    'It may call the functions that only look, such as lock.who, lock.check and lock.help. It can '
+    'change nothing, and take no lock that others wait for. The queries of other roles'' sessions '
+    'show to members of pg_monitor only. A superuser gives that: grant pg_monitor to role. '
+    'lock.revoke_from takes it back. Later migrations extend it by themselves. A role of '
+    'lock.grant_to keeps what it has. Errors: 22004 null, 42704 unknown role, 42501 not the '
+    'owner.';
 
 -- file: sql/functions/admin/granted_functions.sql
 -- +goose StatementBegin
--- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what functions and views call that run as the caller.
+-- granted_functions lists the functions that grant_to gives.
+--
+-- They are all of schema lock except the owner's, and internal ones that functions and views call
+-- with the caller's rights.
 create or replace function lock_internal.granted_functions()
 returns setof regprocedure
 language sql
@@ -476,7 +501,8 @@ $$;
 
 -- file: sql/functions/admin/grant_to.sql
 -- +goose StatementBegin
--- grant_to gives a role every public function and view of the schema, and no table; PUBLIC loses what it has.
+-- grant_to gives a role every public function and view of the schema, and no table; PUBLIC loses
+-- what it has.
 create or replace function lock.grant_to(
     role  name
 )
@@ -507,7 +533,9 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.grant_to(name) is
-    'For the schema''s owner. Gives a role every function and view that is not for the owner alone, and no table. Migrations that come later extend it by themselves. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+    'For the schema''s owner, who must call it. Gives a role every function and view that is not '
+    'for the owner alone, and no table. Later migrations extend it by themselves. Errors: 22004 '
+    'null, 42704 unknown role, 42501 not the owner.';
 
 -- file: sql/functions/admin/granted.sql
 -- +goose StatementBegin
@@ -541,7 +569,7 @@ $$;
 
 -- file: sql/functions/admin/wrap.sql
 -- +goose StatementBegin
--- wrap breaks a text into lines of at most 80 characters, behind spaces; all but the first are indented.
+-- wrap breaks a text at spaces into lines of at most 80 characters; all but the first are indented.
 create or replace function lock_internal.wrap(
     paragraph  text,
     first      integer,
@@ -574,7 +602,8 @@ $$;
 
 -- file: sql/functions/admin/manual.sql
 -- +goose StatementBegin
--- manual is what lock.help prints of one name, or of all with null: signatures and comments of functions and views.
+-- manual returns what lock.help prints of one name, or of all names when it is null: signatures and
+-- comments.
 create or replace function lock_internal.manual(
     name  text
 )
@@ -658,7 +687,8 @@ $$;
 
 -- file: sql/functions/admin/help.sql
 -- +goose StatementBegin
--- help prints the manual, the comments of all functions and views, as lines of at most 80 characters.
+-- help prints the manual: the comments of all functions and views, in lines of at most 80
+-- characters.
 create or replace function lock.help()
 returns setof text
 language plpgsql
@@ -720,16 +750,20 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.help() is
-    'The manual: every function and view of schema lock with its comment, as lines of at most 80 characters. In psql, \pset format unaligned '
-    'and \t print it bare. Reads the catalogue and writes nothing; works on a standby.';
+    'The manual: every function and view of schema lock with its comment, in lines of at most 80 '
+    'characters. In psql, \pset format unaligned and \t print it bare. Reads the catalogue, '
+    'writes nothing, and works on a standby.';
 
 comment on function lock.help(text) is
-    'The manual of one function, with all its overloads, or of one view, as lines of at most 80 characters. The name may be written with the '
-    'schema, as in lock.capture. Errors: 22004 null, 22023 empty or longer than 1024 bytes, P0002 no such name; the hint has names that are like it.';
+    'The manual of one function, with all its overloads, or of one view, in lines of at most 80 '
+    'characters. The name may have the schema in front, as in lock.capture. Errors: 22004 null, '
+    '22023 empty or longer than 1024 bytes, P0002 no such name; the hint has names that are like '
+    'it.';
 
 -- file: sql/functions/admin/monitored.sql
 -- +goose StatementBegin
--- monitored does nothing: the roles that may execute it are those that were named to lock.grant_monitor_to.
+-- monitored does nothing: the roles that may execute it are those that were named to
+-- lock.grant_monitor_to.
 create or replace function lock_internal.monitored()
 returns void
 language sql
@@ -771,11 +805,7 @@ as $$
 declare
     granted_function  regprocedure;
 begin
-    if revoke_from.role is null then
-        raise exception 'role must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass the name of a role.';
-    end if;
+    perform lock_internal.check_role(revoke_from.role);
     execute format('revoke usage on schema lock, lock_internal from %I', revoke_from.role);
     for granted_function in
         select granted_functions from lock_internal.granted_functions()
@@ -790,11 +820,13 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.revoke_from(name) is
-    'For the schema''s owner. Takes back everything that lock.grant_to and lock.grant_monitor_to gave a role. Grants are taken back at once, locks that are held go on until their transactions end. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+    'For the schema''s owner, who must call it. Takes back everything that lock.grant_to and '
+    'lock.grant_monitor_to gave a role. It takes effect at once. Locks that are held go on until '
+    'their transactions end. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
 
 -- file: sql/functions/common/give_up.sql
 -- +goose StatementBegin
--- give_up ends a loop that found its row taken, and then free again, too many times.
+-- give_up ends a loop that too many times found its row taken and then free again.
 create or replace function lock_internal.give_up(
     kind  text,
     id    text
@@ -814,11 +846,12 @@ $$;
 
 -- file: sql/functions/common/await_row.sql
 -- +goose StatementBegin
--- await_row ends a round of a call that found its row free, and in somebody's hands.
+-- await_row ends a round of a call that found its row free but held by another transaction.
 --
--- The first round only had to wait in its insert, for whoever makes, changes or deletes the row.
--- Who has only locked the row is waited for here, from the second round on. The subtransaction's
--- rollback lets go of the row, so that a loser keeps nobody from it afterwards.
+-- In the first round the call's insert has waited for any transaction that makes, changes or
+-- deletes the row. It does not wait for a transaction that has only locked the row. From the second
+-- round on, this function waits for that one, too. The subtransaction's rollback lets go of the
+-- row, so a losing caller keeps nobody from it afterwards.
 create or replace function lock_internal.await_row(
     target     regclass,
     id_column  name,
@@ -875,8 +908,9 @@ $$;
 
 -- file: sql/functions/common/check_interval.sql
 -- +goose StatementBegin
--- check_interval refuses an interval that is null, infinite, over 100 years or not positive in every
--- month, and, where a fixed length is needed, months.
+-- check_interval refuses an interval that is null, infinite, or over 100 years.
+--
+-- It must be positive in every month. Where a fixed length is needed, it must not have months.
 create or replace function lock_internal.check_interval(
     value  interval,
     what   text,
@@ -961,7 +995,8 @@ $$;
 
 -- file: sql/functions/common/full_hour.sql
 -- +goose StatementBegin
--- full_hour is the start of an hour: what the columns unused_since hold, so that their indexes change once an hour. Cheaper than date_trunc.
+-- full_hour is the start of an hour. The columns unused_since hold it, so that their indexes change
+-- once an hour. It is cheaper than date_trunc.
 create or replace function lock_internal.full_hour(
     at  timestamp
 )
@@ -978,7 +1013,8 @@ $$;
 -- +goose StatementBegin
 -- is_yugabyte says whether this server is YugabyteDB.
 --
--- Declared immutable so that a plan folds it into a constant. That is sound because no server changes what it is.
+-- It is declared immutable so that a plan folds it into a constant. That is sound, because no
+-- server changes what it is.
 create or replace function lock_internal.is_yugabyte()
 returns boolean
 language sql
@@ -992,7 +1028,8 @@ $$;
 
 -- file: sql/functions/common/record_forced_release.sql
 -- +goose StatementBegin
--- record_forced_release writes down who took a lock away from its holder, why, and what was taken.
+-- record_forced_release writes down which operator took a lock from its holder, why, and what was
+-- taken.
 create or replace function lock_internal.record_forced_release(
     kind      text,
     id        text,
@@ -1014,9 +1051,10 @@ $$;
 
 -- file: sql/functions/common/utc.sql
 -- +goose StatementBegin
--- utc is a time as the clocks of UTC show it: adding an interval to that depends on no session's time zone.
+-- utc is a time as the clocks of UTC show it. An interval that is added to it depends on no
+-- session's time zone.
 --
--- By an offset of nothing, because the zone's name would be looked up at each call.
+-- It uses an offset of zero, because the name of a zone would be looked up at each call.
 create or replace function lock_internal.utc(
     at  timestamptz
 )
@@ -1031,8 +1069,9 @@ $$;
 
 -- file: sql/functions/common/unused_before.sql
 -- +goose StatementBegin
--- unused_before checks the arguments of the functions that drop unused ids, and returns the latest
--- start of an hour, in UTC, all of which was over at least unused_for ago.
+-- unused_before checks the arguments of the functions that drop unused ids.
+--
+-- It returns, in UTC, the latest start of an hour all of which was over at least unused_for ago.
 create or replace function lock_internal.unused_before(
     unused_for  interval,
     max         integer
@@ -1053,7 +1092,8 @@ $$;
 
 -- file: sql/functions/migration/end_migration.sql
 -- +goose StatementBegin
--- end_migration notes that a migration is done, and gives every role that has grants what came with it.
+-- end_migration notes that a migration is done, and grants what came with it to every role that has
+-- grants.
 create or replace function lock_internal.end_migration(
     version    bigint,
     direction  text
@@ -1091,9 +1131,11 @@ $$;
 
 -- file: sql/functions/migration/refuse_dependents.sql
 -- +goose StatementBegin
--- refuse_dependents stops a migration that goes down when a view of an application is built on a relation that it drops.
+-- refuse_dependents stops a migration that goes down when an application's view is built on a
+-- relation that it drops.
 --
--- PostgreSQL would refuse the drop as well, and name what is in the way in a detail that goose does not print.
+-- PostgreSQL would refuse the drop as well. It would name the view in a detail that goose does not
+-- print.
 create or replace function lock_internal.refuse_dependents(
     relations  text[]
 )
@@ -1118,7 +1160,7 @@ begin
     if dependents is not null then
         raise exception '%', dependents
             using errcode = 'dependent_objects_still_exist',
-                  hint = 'Drop the view, run goose down, and make it again after the next goose up.';
+                  hint = 'Drop the view, run goose down, and create the view again after the next goose up.';
     end if;
 end;
 $$;
@@ -1126,11 +1168,13 @@ $$;
 
 -- file: sql/functions/migration/refuse_loss.sql
 -- +goose StatementBegin
--- refuse_loss stops a migration that goes down over rows that somebody still needs, unless lock.drop is 'everything'.
+-- refuse_loss stops a migration that goes down over rows that somebody still needs, unless
+-- lock.drop is 'everything'.
 --
--- The exclusive lock comes first: what a transaction in progress is about to add would be dropped uncounted, and under a snapshot
--- that is older than the lock it would be all the same. goose prints neither hints nor warnings, so the message of the error says
--- it all, and the warning is for the server's log.
+-- The exclusive lock comes first. Otherwise rows that an open transaction is about to add would be
+-- dropped uncounted. So they would be under a snapshot that is older than the lock. goose prints
+-- neither hints nor warnings: the error's message says it all, and the warning is for the server's
+-- log.
 create or replace function lock_internal.refuse_loss(
     relation   text,
     condition  text,
@@ -1171,12 +1215,15 @@ $$;
 
 -- file: sql/functions/migration/start_migration.sql
 -- +goose StatementBegin
--- start_migration lets one migrator run at a time, refuses one that is not the owner, and stops one that fell behind or skips.
+-- start_migration lets one migrator run at a time. It refuses a migrator that is not the owner, and
+-- stops one that fell behind or skips.
 --
--- The goose CLI takes no lock: two runs read the same list of pending migrations, and both apply it. The advisory lock makes
--- them take turns, migration by migration, and every migration may be applied twice. Anybody who may connect can hold that
--- lock, so the wait for it has an end. A migrator that is more than a migration behind would bring older functions back. One
--- that is not the owner would leave functions behind that run with its rights.
+-- The goose CLI takes no lock. Two runs read the same list of pending migrations, and both apply
+-- it. The advisory lock makes them take turns, migration by migration, and every migration may be
+-- applied twice. Everybody who may connect can hold that lock, so the wait for it has an end.
+--
+-- A migrator that is more than a migration behind would bring older functions back. A migrator that
+-- is not the owner would leave functions behind that run with its rights.
 create or replace function lock_internal.start_migration(
     version    bigint,
     previous   bigint,
@@ -1276,7 +1323,8 @@ end;
 $$;
 -- +goose StatementEnd
 
--- The schema's grants go with it. Who had them is kept where the schema is not: on goose's table, which is the migrator's own.
+-- The schema's grants go with it. So the roles that had them are kept outside the schema: on
+-- goose's table, which is the migrator's own.
 -- +goose StatementBegin
 do $$
 declare

@@ -21,7 +21,8 @@ create table if not exists lock.locked_keys (
     constraint locked_keys_pkey primary key (key)
 );
 
--- Nothing is unique, so that nobody who writes a name waits for another. Worth nothing after a crash.
+-- Nothing is unique, so that a transaction that writes a name waits for no other. Worth nothing
+-- after a crash.
 create table if not exists lock.key_name (
     key   bigint       not null,
     name  text         not null,
@@ -31,19 +32,26 @@ create table if not exists lock.key_name (
 create index if not exists key_name_key_idx on lock.key_name (key);
 
 comment on table lock.key_name is
-    'What keys are called on the advisory engine: names for which somebody had to wait, until lock.unlock or lock.vacuum forgets them. Decides nothing.';
+    'The names of keys on the advisory engine. A name is here once a transaction had to wait for '
+    'it, until lock.unlock or lock.vacuum forgets it. It decides nothing.';
 
 -- functions of key: written by make migration, not by hand
 
 -- file: sql/functions/key/add_key.sql
 -- +goose StatementBegin
--- add_key makes sure that a key has a row to lock on the row engine; false: somebody's uncommitted row is in the way.
+-- add_key makes sure that a key has a row to lock on the row engine; false when another
+-- transaction's uncommitted row is in the way.
 --
--- YugabyteDB inserts outside the transaction, so that nobody ever waits for an uncommitted row there: not a second sharer of
--- a new key, and not a try. That may happen more than once when a conflict restarts the statement, and is idempotent.
--- Such a write waits for every transaction that is in its way, this one included: so a key that this transaction has forgotten,
--- and any key under SERIALIZABLE, where looking for the row has locked its absence, is inserted inside the transaction.
--- PostgreSQL has no such writes: there the insert waits for the other's transaction, or with nowait for 1 ms.
+-- YugabyteDB inserts outside the transaction, so that nobody ever waits for an uncommitted row
+-- there. That goes for a second sharer of a new key, and for a try. A conflict that restarts the
+-- statement may repeat the insert, which is idempotent.
+--
+-- Such a write waits for every transaction that is in its way, this one included. So two kinds of
+-- keys are inserted inside the transaction: one that this transaction has forgotten, and any key
+-- under SERIALIZABLE. There the look for the row has locked its absence.
+--
+-- PostgreSQL has no such writes. There the insert waits for the other's transaction, or with nowait
+-- for 1 ms.
 create or replace function lock_internal.add_key(
     key     bigint,
     name    text,
@@ -96,7 +104,8 @@ $$;
 -- +goose StatementBegin
 -- advisory_key maps a key to the advisory lock that stands for it, and back: it is its own inverse.
 --
--- The constant is 'lock.key' in ASCII. It keeps keys away from a program's own advisory locks on small numbers.
+-- The constant is 'lock.key' in ASCII. It keeps keys away from a program's own advisory locks on
+-- small numbers.
 create or replace function lock.advisory_key(
     key  bigint
 )
@@ -110,14 +119,17 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.advisory_key(bigint) is
-    'The advisory lock that stands for a key, and the key that an advisory lock of pg_locks stands for: it is its own inverse. Null for null.';
+    'The advisory lock that stands for a key. It is its own inverse: given an advisory lock of '
+    'pg_locks, it returns the key. Null for null.';
 
 -- file: sql/functions/key/key_of.sql
 -- +goose StatementBegin
--- key_of is the key that is meant by a number, or by a name of 1 to 1024 bytes; a name goes before a number.
+-- key_of is the key that is meant by a number, or by a name of 1 to 1024 bytes. When both are
+-- given, the name counts.
 --
--- The advisory lock of a name is its hash with our constant as the seed, so that it is not what a program's own
--- hashtextextended(name, 0) gives; its key is what lock.advisory_key makes of that. Bytes are hashed, whatever the collation.
+-- The advisory lock of a name is its hash with our constant as the seed. So it is not what a
+-- program's own hashtextextended(name, 0) gives. The key is what lock.advisory_key makes of that.
+-- Bytes are hashed, whatever the collation.
 create or replace function lock_internal.key_of(
     key   bigint,
     name  text
@@ -144,14 +156,17 @@ $$;
 
 -- file: sql/functions/key/hold_row.sql
 -- +goose StatementBegin
--- hold_row takes a key by locking its row until the transaction ends; wait null waits for ever, zero never.
+-- hold_row takes a key by locking its row until the transaction ends. With wait null it waits for
+-- ever, with zero never.
 --
--- Who can interleave: between any two statements here another transaction may insert the row, lock it, or delete it
--- (unlock, vacuum). So a lock counts only when a statement really returned a locked row; a select that waited for a row
--- and then found it deleted returns none, and the loop starts again. Two that insert the same key at once are decided by
--- the primary key. READ COMMITTED takes a new snapshot per statement, so the loop sees what it waited for. Under REPEATABLE
--- READ and SERIALIZABLE PostgreSQL raises 40001 by itself where the row changed; YugabyteDB may instead go on not seeing it,
--- hence the bound.
+-- Between any two statements here another transaction may insert the row, lock it, or delete it
+-- (unlock, vacuum). So a lock counts only when a statement really returned a locked row. A select
+-- that waited for a row and then found it deleted returns none, and the loop starts again. The
+-- primary key decides between two that insert the same key at once.
+--
+-- READ COMMITTED takes a new snapshot per statement, so the loop sees what it waited for. Under
+-- REPEATABLE READ and SERIALIZABLE PostgreSQL raises 40001 by itself where the row changed.
+-- YugabyteDB may instead go on not seeing it, hence the bound.
 create or replace function lock_internal.hold_row(
     key     bigint,
     name    text,
@@ -163,9 +178,11 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     deadline  constant timestamptz := clock_timestamp() + hold_row.wait;
+    overdue   constant timestamptz := clock_timestamp() + nullif(current_setting('statement_timeout')::interval, interval '0');
     absent    integer := 0;
 begin
     loop
@@ -185,8 +202,14 @@ begin
         if hold_row.wait is not null and exists (select from lock.locked_keys where locked_keys.key = hold_row.key)
             or not lock_internal.add_key(hold_row.key, hold_row.name, hold_row.wait is not null)
         then
-            -- Somebody else has it.
+            -- Another transaction has it.
             exit when clock_timestamp() >= deadline;
+            -- A statement_timeout that comes together with the lock_timeout of add_key is lost:
+            -- PostgreSQL reports one of them.
+            if clock_timestamp() >= overdue then
+                raise exception 'canceling statement due to statement timeout'
+                    using errcode = 'query_canceled';
+            end if;
             perform pg_sleep(least(0.01, extract(epoch from deadline - clock_timestamp())));
         else
             absent := absent + 1;
@@ -204,13 +227,14 @@ $$;
 -- +goose StatementBegin
 -- hold_key takes a key until the transaction ends, and waits for it as long as it takes.
 --
--- Every role that was granted may call it, with any arguments: it does what lock.exclusive and lock.shared do, and a name that
--- it records is the name of the key that was taken.
+-- Every role that was granted may call it, with any arguments. It does what lock.exclusive and
+-- lock.shared do. A name that it records is the name of the key that was taken.
 --
--- On the advisory engine PostgreSQL's lock manager decides everything: who waits, in which order, and who is the victim of a
--- deadlock. The name is written down behind the wait, and never waits itself. Sharers who come out of the wait together may
--- all write it: so nothing about lock.key_name is unique. Nobody deletes it meanwhile: lock.unlock needs the key for itself.
--- A serializable transaction writes no name, because to look for one would set it against others who do.
+-- On the advisory engine PostgreSQL's lock manager decides everything: which callers wait, in which
+-- order, and which one is the victim of a deadlock. The name is written after the wait, and the
+-- write itself never waits. Sharers that come out of the wait together may all write it, so nothing
+-- about lock.key_name is unique. Nobody deletes it meanwhile: lock.unlock needs the key for itself.
+-- A serializable transaction writes no name, because its look for one would conflict with others.
 create or replace function lock_internal.hold_key(
     key     bigint,
     name    text,
@@ -223,13 +247,18 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    wanted  constant bigint := lock_internal.key_of(hold_key.key, hold_key.name);
+    wanted  bigint := hold_key.key;
 begin
+    if hold_key.name is not null or hold_key.key is null then
+        wanted := lock_internal.key_of(hold_key.key, hold_key.name);
+    end if;
     if not lock_internal.is_advisory() then
         perform lock_internal.hold_row(wanted, hold_key.name, hold_key.shared, null);
         return;
     end if;
-    perform lock_internal.check_primary();
+    if pg_is_in_recovery() then
+        perform lock_internal.check_primary();
+    end if;
     if hold_key.shared then
         perform pg_advisory_xact_lock_shared(lock.advisory_key(wanted));
     else
@@ -267,19 +296,22 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.key(text) is
-    'The bigint that is locked for a name: a 64-bit hash of its bytes, which stays the same as long as the database has the encoding it has. '
-    'Two of 100 million names share a key with a probability below one in a thousand; they then exclude each other, which is safe. '
-    'Errors: 22004 null, 22023 empty or longer than 1024 bytes.';
+    'The bigint that is locked for a name: a 64-bit hash of its bytes. It stays the same as long '
+    'as the database keeps its encoding. Two of 100 million names share a key with a probability '
+    'below one in a thousand. They then exclude each other, which is safe. Errors: 22004 null, '
+    '22023 empty or longer than 1024 bytes.';
 
 -- file: sql/functions/key/exclusive.sql
--- exclusive takes a key for this transaction alone; waits until every other holder has ended.
+-- exclusive takes a key for this transaction alone. It waits until every other holder has ended.
 --
--- A lock that is free costs one try. hold_key does all the rest: it waits, records the name, raises the errors, and is the row
--- engine. A try does not overtake: the lock manager refuses it when somebody who waits conflicts.
+-- A lock that is free costs one try. hold_key does all the rest: it waits, records the name, raises
+-- the errors, and is the row engine. A try does not overtake: the lock manager refuses it when a
+-- waiter conflicts.
 --
--- Neither form switches to another role or search_path, which would cost more than the lock. PostgreSQL puts the text of the
--- first into the caller's statement; that is planned with each statement that is not prepared. To plan the second's longer text
--- would cost more than a call, so it is PL/pgSQL, and names everything with its schema: the caller's search_path is in force.
+-- Neither form switches to another role or search_path, which would cost more than the lock.
+-- PostgreSQL puts the text of the first into the caller's statement, and plans it with each
+-- statement that is not prepared. To plan the second's longer text would cost more than a call. So
+-- it is PL/pgSQL, and names everything with its schema: the caller's search_path is in force.
 create or replace function lock.exclusive(
     key  bigint
 )
@@ -294,9 +326,14 @@ return case
 end;
 
 comment on function lock.exclusive(bigint) is
-    'Takes an exclusive lock on a key until the transaction ends or rolls back to an earlier savepoint. Waits for every other holder, shared or exclusive. '
-    'Re-entrant. See what holders before did with a statement that follows, under READ COMMITTED: this one''s snapshot is from before the wait. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
-    'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
+    'Takes an exclusive lock on a key until the transaction ends or rolls back to an earlier '
+    'savepoint. It waits for every other holder, shared or exclusive, and is re-entrant. Under '
+    'READ COMMITTED, read what holders before did with a statement that follows: the snapshot of '
+    'this one is from before the wait. The lock does not age: nobody can take it away. Errors: '
+    '22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under '
+    'snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; '
+    'none leaves anything held. After F. Pachot, application locks in YugabyteDB; docs/key.md '
+    'says what its recipe gets wrong.';
 
 -- +goose StatementBegin
 create or replace function lock.exclusive(
@@ -320,14 +357,15 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.exclusive(text) is
-    'As lock.exclusive(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
+    'As lock.exclusive(bigint), for lock.key(name). lock.locked_keys shows the name once a '
+    'transaction has waited for it.';
 
 -- file: sql/functions/key/exclusive_all.sql
 -- +goose StatementBegin
 -- exclusive_all takes several names, each exclusively, in one global order: ascending key.
 --
--- Any set of transactions whose only key locks come from one call of exclusive_all each cannot deadlock, whatever the order
--- of their arrays, because all walk the same order.
+-- Consider transactions whose only key locks come from one call of exclusive_all each. They cannot
+-- deadlock, whatever the order of their arrays, because all take the keys in the same order.
 create or replace function lock.exclusive_all(
     names  text[]
 )
@@ -358,16 +396,19 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.exclusive_all(text[]) is
-    'Takes an exclusive lock on every name, in one global order, so that its callers never deadlock with each other, whatever the '
-    'order of their arrays (one call a transaction; a second call, or other locks held before, can deadlock: 40P01). Waits as '
-    'lock.exclusive does. Duplicates count once, an empty array locks nothing. On the advisory engine every key takes a slot of the '
-    'shared lock table until the transaction ends: 53200 with a hint when max_locks_per_transaction is too small for them. '
-    'Errors: 22004 null array or element, 22023 bad name, and those of lock.exclusive.';
+    'Takes an exclusive lock on every name, in one global order. So its callers never deadlock '
+    'with each other, whatever the order of their arrays. That holds for one call a transaction: '
+    'a second call, or other locks held before, can deadlock (40P01). Waits as lock.exclusive '
+    'does. Duplicates count once, and an empty array locks nothing. On the advisory engine every '
+    'key takes a slot of the shared lock table until the transaction ends. When '
+    'max_locks_per_transaction is too small for them, that is 53200 with a hint. Errors: 22004 '
+    'null array or element, 22023 bad name, and those of lock.exclusive.';
 
 -- file: sql/functions/key/shared.sql
--- shared takes a key together with other sharers, until the transaction ends; waits for an exclusive holder.
+-- shared takes a key together with other sharers, until the transaction ends. It waits for an
+-- exclusive holder.
 --
--- Built as lock.exclusive is.
+-- It is built as lock.exclusive is.
 create or replace function lock.shared(
     key  bigint
 )
@@ -382,9 +423,11 @@ return case
 end;
 
 comment on function lock.shared(bigint) is
-    'Takes a shared lock on a key until the transaction ends or rolls back to an earlier savepoint. Sharers do not wait for each other; they wait for an exclusive holder, and it for them. '
-    'Re-entrant. Does not age: nobody can take it away. Errors: those of lock.exclusive(bigint). '
-    'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
+    'Takes a shared lock on a key until the transaction ends or rolls back to an earlier '
+    'savepoint. Sharers do not wait for each other. They wait for an exclusive holder, and it '
+    'waits for them. It is re-entrant and does not age: nobody can take it away. Errors: those of '
+    'lock.exclusive(bigint). After F. Pachot, application locks in YugabyteDB; docs/key.md says '
+    'what its recipe gets wrong.';
 
 -- +goose StatementBegin
 create or replace function lock.shared(
@@ -408,7 +451,8 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.shared(text) is
-    'As lock.shared(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
+    'As lock.shared(bigint), for lock.key(name). lock.locked_keys shows the name once a '
+    'transaction has waited for it.';
 
 -- file: sql/functions/key/try_key.sql
 -- +goose StatementBegin
@@ -446,7 +490,8 @@ begin
         return false;
     end if;
 
-    -- The block is a subtransaction: when the wait ends without the lock, its rollback also puts lock_timeout back.
+    -- The block is a subtransaction: when the wait ends without the lock, its rollback also puts
+    -- lock_timeout back.
     begin
         perform set_config('lock_timeout', least(ceil(extract(epoch from try_key.wait) * 1000), 2147483647)::text, true);
         perform lock_internal.hold_key(try_key.key, try_key.name, try_key.shared);
@@ -462,11 +507,12 @@ $$;
 
 -- file: sql/functions/key/try_all.sql
 -- +goose StatementBegin
--- try_all takes a set of keys, exclusive and shared ones, or none of it when that would take longer than wait.
+-- try_all takes a set of keys, exclusive and shared ones, or takes none when that would take longer
+-- than wait.
 --
--- It walks the global order of exclusive_all, ascending key, so that callers of the two that hold no key before cannot deadlock.
--- The block is a subtransaction: when one key is not to be had, its rollback lets go of those that came before. The error that
--- ends it has a code that nothing else raises.
+-- It walks the global order of exclusive_all, ascending key. So callers of the two that hold no key
+-- before cannot deadlock. The block is a subtransaction. When one key cannot be had, its rollback
+-- lets go of those that came before. The error that ends it has a code that nothing else raises.
 create or replace function lock.try_all(
     exclusive_names  text[] default '{}',
     exclusive_keys   bigint[] default '{}',
@@ -523,20 +569,27 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.try_all(text[], bigint[], text[], bigint[], interval) is
-    'Takes a set of keys by name and by number, exclusive and shared ones, until the transaction ends, and returns true; or returns false when not all '
-    'could be had within wait (default 0: at once; milliseconds, at most 24.8 days, for the whole set), and then holds what it held before and nothing more. '
-    'A key that is asked for several times counts once, and exclusively when it is asked for so; an empty set is true. '
-    'All callers of it and of lock.exclusive_all take their keys in one global order, and never deadlock with each other, whatever the order of their arrays, '
-    'with one call a transaction. Re-entrant, but keys that the transaction held before are outside that order, and so is a shared one that becomes exclusive: '
-    'then it can meet a deadlock, which ends with 40P01, or with false when wait ends first (on the row engine: always). '
-    'While it waits, wait stands in for lock_timeout; statement_timeout goes on counting. '
-    'Errors: 22004 null array, element or wait, 22023 bad name, or a wait that is negative, infinite or has months, 53200 as lock.exclusive_all, and those of lock.try_exclusive.';
+    'Takes a set of keys by name and by number, exclusive and shared ones, until the transaction '
+    'ends, and returns true. Returns false when not all could be had within wait, and then holds '
+    'what it held before and nothing more. wait is for the whole set (default 0: at once; '
+    'milliseconds, at most 24.8 days). A key that is asked for several times counts once, and '
+    'exclusively when it is asked for so. An empty set is true. All callers of it and of '
+    'lock.exclusive_all take their keys in one global order. With one call a transaction they '
+    'never deadlock with each other, whatever the order of their arrays. It is re-entrant. But '
+    'keys that the transaction held before are outside that order, and so is a shared one that '
+    'becomes exclusive. Then it can meet a deadlock. That ends with 40P01, or with false when '
+    'wait ends first (on the row engine: always). While it waits, wait stands in for '
+    'lock_timeout; statement_timeout goes on counting. Errors: 22004 null array, element or wait, '
+    '22023 bad name, or a wait that is negative, infinite or has months, 53200 as '
+    'lock.exclusive_all, and those of lock.try_exclusive.';
 
 -- file: sql/functions/key/try_exclusive.sql
--- try_exclusive takes a key as exclusive does, or answers false when that would take longer than wait.
+-- try_exclusive takes a key as exclusive does, or answers false when that would take longer than
+-- wait.
 --
--- Built as lock.exclusive is: a try that does not wait touches no table, granted or denied. The case is null, and try_key has
--- the word, on the row engine, on a standby, with a wait, and with an argument that is not good.
+-- It is built as lock.exclusive is: a try that does not wait touches no table, granted or denied.
+-- try_key answers where the case is null: on the row engine, on a standby, with a wait, and with a
+-- bad argument.
 create or replace function lock.try_exclusive(
     key   bigint,
     wait  interval default '0'
@@ -553,11 +606,12 @@ return coalesce(
 );
 
 comment on function lock.try_exclusive(bigint, interval) is
-    'Takes a key as lock.exclusive does and returns true, or returns false when somebody else still has it after wait (default 0: at once; '
-    'milliseconds, at most 24.8 days). While it waits, wait stands in for lock_timeout; statement_timeout goes on counting. '
-    'On the row engine a wait asks again every 10 ms instead of queueing. '
-    'Errors: 22004 null, 22023 bad name, or a wait that is negative, infinite or has months, 25006 on a standby, 40P01 deadlock, '
-    '40001 (row engine under snapshot isolation), 57014 statement_timeout.';
+    'Takes a key as lock.exclusive does and returns true. Returns false when another transaction '
+    'still has it after wait (default 0: at once; milliseconds, at most 24.8 days). While it '
+    'waits, wait stands in for lock_timeout; statement_timeout goes on counting. On the row '
+    'engine a wait asks again every 10 ms instead of queueing. Errors: 22004 null, 22023 bad '
+    'name, or a wait that is negative, infinite or has months, 25006 on a standby, 40P01 '
+    'deadlock, 40001 (row engine under snapshot isolation), 57014 statement_timeout.';
 
 -- +goose StatementBegin
 create or replace function lock.try_exclusive(
@@ -582,12 +636,13 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.try_exclusive(text, interval) is
-    'As lock.try_exclusive(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
+    'As lock.try_exclusive(bigint, interval), for lock.key(name). lock.locked_keys shows the name '
+    'once a transaction has waited for it.';
 
 -- file: sql/functions/key/try_shared.sql
 -- try_shared takes a key as shared does, or answers false when that would take longer than wait.
 --
--- Built as lock.try_exclusive is.
+-- It is built as lock.try_exclusive is.
 create or replace function lock.try_shared(
     key   bigint,
     wait  interval default '0'
@@ -604,8 +659,8 @@ return coalesce(
 );
 
 comment on function lock.try_shared(bigint, interval) is
-    'Takes a key as lock.shared does and returns true, or returns false when somebody else still has it after wait: see lock.try_exclusive(bigint, interval), '
-    'also for the errors.';
+    'Takes a key as lock.shared does and returns true, or returns false when another transaction '
+    'still has it after wait. lock.try_exclusive(bigint, interval) describes wait and the errors.';
 
 -- +goose StatementBegin
 create or replace function lock.try_shared(
@@ -630,15 +685,18 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.try_shared(text, interval) is
-    'As lock.try_shared(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
+    'As lock.try_shared(bigint, interval), for lock.key(name). lock.locked_keys shows the name '
+    'once a transaction has waited for it.';
 
 -- file: sql/functions/key/unlock.sql
 -- +goose StatementBegin
--- unlock forgets what is kept of a key, when the transaction commits. The lock itself ends with the transaction.
+-- unlock forgets what is kept of a key, when the transaction commits. The lock itself ends with the
+-- transaction.
 --
--- It never waits. On both engines it needs what an exclusive holder has, so what others rely on stays: a row that is locked, and
--- on the advisory engine a name that another holder may be writing down. A waiter of the row engine that finds the row gone
--- inserts it again and goes on waiting for that one: see hold_row.
+-- It never waits. On both engines it needs what an exclusive holder has, so what others rely on
+-- stays: a row that is locked, or a name that another holder may be writing down. On the row engine
+-- a waiter may find the row gone. It inserts the row again and goes on waiting for that one: see
+-- hold_row.
 create or replace function lock.unlock(
     key  bigint
 )
@@ -684,10 +742,13 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.unlock(bigint) is
-    'Forgets a key; call it by the exclusive holder. Returns true when nothing of it is kept after this transaction''s commit: neither the row of '
-    'lock.locked_keys on the row engine, nor the recorded name on the advisory engine. False when another transaction holds the key (or, '
-    'for a sharer before PostgreSQL 17, waits for it), and on the row engine when it is not known. The lock itself ends with the transaction, not here, and calling unlock '
-    'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
+    'Forgets a key; the exclusive holder calls it. Returns true when nothing of the key is kept '
+    'after this transaction''s commit: neither the row of lock.locked_keys on the row engine, nor '
+    'the recorded name on the advisory engine. Returns false when another transaction holds the '
+    'key, and on the row engine when the key is not known. Before PostgreSQL 17 a sharer gets '
+    'false, too, while another transaction waits for the key. The lock itself ends with the '
+    'transaction, not here; calling unlock takes it exclusively until then. It never waits. '
+    'Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
 -- +goose StatementBegin
 create or replace function lock.unlock(
@@ -712,8 +773,9 @@ comment on function lock.unlock(text) is
 -- +goose StatementBegin
 -- vacuum forgets what is kept of every key that nobody holds.
 --
--- It never waits. A key that is taken at the very moment may be forgotten: on the advisory engine it then has no name until
--- somebody waits for it again; on the row engine its taker finds the row gone and inserts it again. Exclusion is never touched.
+-- It never waits, and never touches exclusion. It may forget a key that is taken at the very
+-- moment. On the advisory engine that key then has no name until somebody waits for it again. On
+-- the row engine its taker finds the row gone and inserts it again.
 create or replace function lock.vacuum()
 returns bigint
 language plpgsql
@@ -767,14 +829,16 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.vacuum() is
-    'Forgets every key that nobody holds or waits for, and returns how many: rows of lock.locked_keys on the row engine, recorded names on the '
-    'advisory engine. Never waits, never frees a lock. One statement: run it from cron when keys come and go by the thousand, and not '
-    'at all for a fixed set of keys. Errors: 25006 read-only, 40001 under REPEATABLE READ when something changed since the snapshot.';
+    'Forgets every key that nobody holds or waits for, and returns how many. These are rows of '
+    'lock.locked_keys on the row engine, and recorded names on the advisory engine. It never '
+    'waits and never frees a lock. Run it from cron when keys come and go by the thousand, and '
+    'not at all for a fixed set of keys. Errors: 25006 read-only, 40001 under REPEATABLE READ '
+    'when something changed since the snapshot.';
 
 -- end of functions
 
--- The numbers left out are those whose upper half is that of a small number: a program's own locks, and no keys of ours but with
--- odds of one in two thousand millions.
+-- The numbers left out are those whose upper half is that of a small number. These are a program's
+-- own locks. A key of ours is among them with odds of one in two thousand millions.
 -- +goose StatementBegin
 do $$
 begin
@@ -783,8 +847,8 @@ begin
     end if;
     if not lock_internal.is_advisory() then
         comment on table lock.locked_keys is
-            'Every key that was locked and is not yet forgotten by lock.unlock or lock.vacuum: the lock itself. key, name (the one that was locked '
-            'first), ts (when that was).';
+            'Every key that was locked and that lock.unlock or lock.vacuum has not yet forgotten: '
+            'the lock itself. key; name: the one that was locked first; ts: when that was.';
     else
         if exists (select from pg_class where pg_class.oid = 'lock.locked_keys'::regclass and pg_class.relkind = 'r') then
             drop table lock.locked_keys;
@@ -808,9 +872,11 @@ begin
             group by 1
         ) as held;
         comment on view lock.locked_keys is
-            'Every key that is held now: key, name (known once somebody who waited for it by name has committed), ts (when the oldest transaction '
-            'that holds it began; null where PostgreSQL does not show it). A program''s own advisory locks are told from keys by their number: those below 2^32, '
-            'positive or negative, are left out, and others look like keys.';
+            'Every key that is held now. name: known once a transaction that waited for the key '
+            'by name has committed. ts: when the oldest transaction that holds it began; null '
+            'where PostgreSQL does not show it. A program''s own advisory locks are told from '
+            'keys by their number. Numbers below 2^32, positive or negative, are left out; others '
+            'look like keys.';
     end if;
 end;
 $$;

@@ -13,13 +13,16 @@ end;
 $$;
 -- +goose StatementEnd
 
--- Ids are compared as bytes (collate "C"), as everywhere in this schema: that is faster, and no upgrade of the operating system can
--- change the order that the unique indexes rely on, which would let one id have two rows.
+-- Ids are compared as bytes (collate "C"), as everywhere in this schema. That is faster. It also
+-- keeps an upgrade of the operating system from changing the order that the unique indexes rely on,
+-- which would let one id have two rows.
 --
--- Every table keeps room in its pages (fillfactor), so that a grant changes the row in place and no index. unused_since holds
--- whole hours for the same reason: its index, which the drop_unused functions walk, changes once an hour. It is set by every
--- grant and not generated, because a generated column costs every update a tenth of its time; those functions trust it only
--- to find candidates. lock.timeout has no check constraint, which would cost a grant a fifth of its time: lock.create_timeout checks.
+-- Every table keeps room in its pages (fillfactor), so that a grant changes the row in place and no
+-- index. unused_since holds whole hours for the same reason. Its index, which the drop_unused
+-- functions walk, changes once an hour. Every grant sets it. It is not generated, because a
+-- generated column costs every update a tenth of its time. The drop_unused functions trust it only
+-- to find candidates. lock.timeout has no check constraint, which would cost a grant a fifth of its
+-- time: lock.create_timeout checks.
 
 create table if not exists lock.mutex (
     task_id       text collate "C"  not null,
@@ -63,20 +66,23 @@ select
 from lock.mutex;
 
 comment on view lock.mutex_status is
-    'Who holds which mutex, since when and for how long; released_at is its last release, or its making.';
+    'The holder of each mutex, since when and for how long. released_at: when it was last '
+    'released, or made.';
 
 -- functions of mutex: written by make migration, not by hand
 
 -- file: sql/functions/mutex/acquire_mutex.sql
 -- +goose StatementBegin
--- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any
+-- acquire_mutex sets the flag and returns true, or returns false when it is set. Exactly one of any
 -- number of callers wins.
 --
 -- The update takes the row only when it is free and nobody has it (skip locked). It tests that on
 -- the newest version, under the row's lock. A caller that sees the flag set is denied, and has
--- written nothing. Whoever is left over meets an open transaction, or a new id. The insert waits
--- for that transaction, or makes the row. It needs no transaction id to wait, and locks nothing.
--- The next round takes what is free then.
+-- written nothing.
+--
+-- A caller that passes both meets an open transaction, or a new id. The insert waits for that
+-- transaction, or makes the row. It needs no transaction id to wait, and locks nothing. The next
+-- round takes what is free then.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -127,15 +133,21 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.acquire_mutex(text, text) is
-    'Acquires a mutex (task_id: 1 to 1024 bytes) and returns true, or returns false when it is acquired; makes it when it is new. Exactly one of any number of concurrent callers gets true. '
-    'It stays acquired, crash or not, until lock.release_mutex by the same owner (text, or null for nobody in particular), or lock.force_release_mutex. Not re-entrant. '
-    'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end, because only then the answer is known. '
-    'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock when transactions acquire several in different orders, 55P03 lock_timeout. '
-    'After the SQL mutex (update ... and acquired != true) and the Redis one (zadd xx ch).';
+    'Acquires a mutex and returns true, or returns false when it is acquired. task_id has 1 to '
+    '1024 bytes; a new one is made. Exactly one of any number of concurrent callers gets true. '
+    'The mutex stays acquired, crash or not, until its owner calls lock.release_mutex, or an '
+    'operator calls lock.force_release_mutex. owner is a text, or null for nobody in particular. '
+    'It is not re-entrant. The grant is part of the transaction: rolled back, it never was. A '
+    'denial is immediate and writes nothing. While another transaction has acquired the mutex and '
+    'not ended, the call waits for that end: only then is the answer known. Errors: 22004, 22023 '
+    'bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE, 40P01 deadlock when transactions acquire several in different orders, 55P03 '
+    'lock_timeout. After the SQL mutex (update ... and acquired != true) and the Redis one (zadd '
+    'xx ch).';
 
 -- file: sql/functions/mutex/create_mutex.sql
 -- +goose StatementBegin
--- create_mutex makes a mutex that nobody has acquired; false when it exists.
+-- create_mutex makes a mutex that nobody has acquired and returns true; false when it exists.
 create or replace function lock.create_mutex(
     task_id  text
 )
@@ -161,18 +173,20 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.create_mutex(text) is
-    'Makes a mutex (task_id: 1 to 1024 bytes) that nobody has acquired and returns true; false when it exists already, acquired or not. '
-    'Optional: lock.acquire_mutex makes what it needs. Waits only for a transaction that is making the same mutex. Rolled back, it never was. '
-    'Errors: 22004, 22023 bad task_id, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
-    'After the Redis mutex: zadd nx 0.';
+    'Makes a mutex that nobody has acquired and returns true; false when it exists, acquired or '
+    'not. task_id has 1 to 1024 bytes. It is optional: lock.acquire_mutex makes what it needs. '
+    'The call waits only for a transaction that is making the same mutex. Rolled back, the mutex '
+    'never was. Errors: 22004, 22023 bad task_id, 25006 read-only or standby, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE. After the Redis mutex: zadd nx 0.';
 
 -- file: sql/functions/mutex/drop_unused_mutexes.sql
 -- +goose StatementBegin
--- drop_unused_mutexes deletes mutexes that were released long ago; never one that is acquired.
+-- drop_unused_mutexes deletes mutexes that were released long ago, and never one that is acquired.
 --
--- Among the oldest rows there can be acquired ones, any number of them. A call that meets them sets them aside, out of the
--- index that it walks, until they are released: so they are in the way once and not in every call. It goes on while it
--- only met such rows, and therefore 0 means that nothing is left to drop.
+-- Any number of the oldest rows can be acquired ones. A call that meets them sets them aside until
+-- they are released, out of the index that it walks. So they are in the way of one call, and not of
+-- every call. A call that met only such rows goes on. Therefore 0 means that nothing is left to
+-- drop.
 create or replace function lock.drop_unused_mutexes(
     unused_for  interval,
     max         integer   default 10000
@@ -182,6 +196,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
@@ -222,13 +237,16 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.drop_unused_mutexes(interval, integer) is
-    'For the schema''s owner. Deletes at most max mutexes that were made or last released at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
-    'Never one that is acquired, never waits. The next acquire makes a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Deletes at most max mutexes that were made or last released at '
+    'least unused_for ago, and returns how many. The longest unused go first. Call it again until '
+    'it returns 0. It never deletes one that is acquired, and never waits. The next acquire makes '
+    'a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE.';
 
 -- file: sql/functions/mutex/force_release_mutex.sql
 -- +goose StatementBegin
--- force_release_mutex takes a mutex away from whoever acquired it, and records who did so and why.
+-- force_release_mutex takes a mutex away from its holder, and records the operator and the reason.
 create or replace function lock.force_release_mutex(
     task_id  text,
     reason   text
@@ -268,17 +286,21 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.force_release_mutex(text, text) is
-    'For the schema''s owner. Releases a mutex whoever acquired it and returns true; false when it is not acquired. lock.forced_release records the operator, the reason (1 to 1024 bytes), '
-    'and the owner and time of the acquisition. The holder is not told: make sure that it is gone. Waits for a transaction that is releasing it. '
-    'Errors: 22004, 22023 bad task_id or reason, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Releases a mutex, whichever owner acquired it, and returns true; '
+    'false when it is not acquired. lock.forced_release records the operator, the reason (1 to '
+    '1024 bytes), and the owner and time of the acquisition. The holder is not told: make sure '
+    'that it is gone. The call waits for a transaction that is releasing the mutex. Errors: '
+    '22004, 22023 bad task_id or reason, 25006 read-only, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE.';
 
 -- file: sql/functions/mutex/release_mutex.sql
 -- +goose StatementBegin
 -- release_mutex clears the flag and returns true; false when it is not set, or set for another
 -- owner.
 --
--- It takes the row, looks and waits as acquire_mutex does. The insert only waits: what is acquired
--- exists, and is not dropped.
+-- The update takes the row only when nobody else has it (skip locked), and tests it under its lock.
+-- A caller that loses looks and waits as acquire_mutex does. The insert only waits: a row that is
+-- acquired exists, and is not dropped.
 create or replace function lock.release_mutex(
     task_id  text,
     owner    text  default null
@@ -335,10 +357,13 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.release_mutex(text, text) is
-    'Releases a mutex that was acquired with the same owner (null: without one) and returns true; false when it is not acquired, not by this owner, or unknown. '
-    'Others can acquire it when the transaction commits; rolled back, it was never released. A denial writes nothing. Waits for another transaction that is releasing it. '
-    'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01, 55P03 lock_timeout. '
-    'After the SQL mutex (update ... and acquired != false) and the Redis one (zadd xx ch).';
+    'Releases a mutex that was acquired with the same owner (null: without one) and returns true. '
+    'Returns false when it is not acquired, not by this owner, or unknown; that writes nothing. '
+    'Others can acquire it when the transaction commits; rolled back, it was never released. The '
+    'call waits for another transaction that is releasing the mutex. Errors: 22004, 22023 bad '
+    'task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, '
+    '40P01 deadlock, 55P03 lock_timeout. After the SQL mutex (update ... and acquired != false) '
+    'and the Redis one (zadd xx ch).';
 
 -- end of functions
 

@@ -52,13 +52,15 @@ from (
 ) as timed;
 
 comment on view lock.timeout_status is
-    'Until when each timeout is locked: it can be acquired after free_at, in free_in. clock_was_set_back: its time lies in the future.';
+    'Until when each timeout is locked: it can be acquired after free_at, in free_in. '
+    'clock_was_set_back: its time lies in the future.';
 
 -- functions of timeout: written by make migration, not by hand
 
 -- file: sql/functions/timeout/create_timeout.sql
 -- +goose StatementBegin
--- create_timeout makes a timeout that can be acquired at once; false when it exists, which then has the new interval.
+-- create_timeout makes a timeout that can be acquired at once. When it exists, the call returns
+-- false and gives it the new interval.
 create or replace function lock.create_timeout(
     task_id  text,
     timeout  interval
@@ -101,21 +103,29 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.create_timeout(text, interval) is
-    'Makes a timeout (task_id: 1 to 1024 bytes; timeout: over 0, up to 100 years) that can be acquired at once and returns true. When it exists, returns false, and it has the new interval, which counts from the last grant. '
-    'A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists with this interval. Waits for a transaction that is making, changing or acquiring it. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped.';
+    'Makes a timeout that can be acquired at once and returns true (task_id: 1 to 1024 bytes; '
+    'timeout: over 0, up to 100 years). When the timeout exists, the call returns false and gives '
+    'it the new interval, which counts from the last grant. A day is 24 hours, whatever the '
+    'session''s time zone; months and years are calendar arithmetic in UTC. The call writes '
+    'nothing when the timeout exists with this interval. It waits for a transaction that is '
+    'making, changing or acquiring the timeout. Errors: 22004, 22023 bad arguments, 25006 '
+    'read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being '
+    'dropped.';
 
 -- file: sql/functions/timeout/acquire_timeout.sql
 -- +goose StatementBegin
 -- acquire_timeout returns true, and starts the interval, when the interval of the last grant has
 -- passed: ts + timeout < now.
 --
--- It takes the row, looks and waits as acquire_mutex does, by a clock that each round reads anew.
+-- It takes the row, looks and waits as acquire_mutex does. The statement that grants reads the
+-- clock once, to test and to store. It does so when it runs, after a wait for the table's lock
+-- (an index is being made). So the interval never starts before the grant.
+--
 -- The sum is made in UTC, so that days and months do not depend on the session's time zone. The
 -- insert makes a row only when somebody dropped it meanwhile, and the error takes it back.
 --
 -- A time that lies far in the future is brought back to now, by a clock that is read behind the
--- row: a grant that is seen was made before that, so nothing is granted early. The margin keeps it
+-- row. A grant that is seen was made before that, so nothing is granted early. The margin keeps it
 -- from steps of milliseconds and from servers whose clocks differ.
 create or replace function lock.acquire_timeout(
     task_id  text
@@ -127,24 +137,27 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    right_now  timestamptz;
-    length     interval;
-    passed     boolean;
-    ahead      boolean;
+    length  interval;
+    passed  boolean;
+    ahead   boolean;
 begin
     if (octet_length(acquire_timeout.task_id) between 1 and 1024 and not pg_is_in_recovery()) is not true then
         perform lock_internal.check_primary();
         perform lock_internal.check_id(acquire_timeout.task_id, 'task_id');
     end if;
     for round in 1 .. 100 loop
-        right_now := clock_timestamp();
+        with moment as materialized (
+            select clock_timestamp() as now
+        )
         update lock.timeout
-        set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
+        set
+            ts = (select moment.now from moment),
+            unused_since = lock_internal.full_hour(lock_internal.utc((select moment.now from moment)) + timeout.timeout)
         where timeout.task_id = (
             select free.task_id
             from lock.timeout as free
             where free.task_id = acquire_timeout.task_id
-              and lock_internal.utc(free.ts) + free.timeout < lock_internal.utc(right_now)
+              and lock_internal.utc(free.ts) + free.timeout < lock_internal.utc((select moment.now from moment))
             for no key update skip locked
         );
         if found then
@@ -152,8 +165,8 @@ begin
         end if;
         select
             timeout.timeout,
-            lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now),
-            timeout.ts > right_now
+            lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(clock_timestamp()),
+            timeout.ts > clock_timestamp()
         into length, passed, ahead
         from lock.timeout
         where timeout.task_id = acquire_timeout.task_id;
@@ -187,19 +200,25 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.acquire_timeout(text) is
-    'Acquires a timeout made by lock.create_timeout (task_id: 1 to 1024 bytes): true when ts + timeout < now by the database''s clock, strictly and to the microsecond, and then ts = now; else false. '
-    'Exactly one of any number of concurrent callers gets true. Nobody releases it: it can be acquired again when its interval has passed. '
-    'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end. '
-    'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
-    'Errors: 22004, 22023 bad task_id, P0002 never created, or dropped, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
-    'After the SQL timeout lock (update ... and ts + timeout < now).';
+    'Acquires a timeout made by lock.create_timeout (task_id: 1 to 1024 bytes). Returns true when '
+    'ts + timeout < now by the database''s clock, strictly and to the microsecond, and then ts = '
+    'now; else false. Exactly one of any number of concurrent callers gets true. Nobody releases '
+    'it: it can be acquired again when its interval has passed. The grant is part of the '
+    'transaction: rolled back, it never was. A denial is immediate and writes nothing. While '
+    'another transaction has acquired the timeout and not ended, the call waits for that end. A '
+    'stored time far in the future (more than the interval and a minute) means that the clock was '
+    'set back. Such a call is denied and brings the time back to now, the one denial that writes; '
+    'so the timeout is free again after one interval. Errors: 22004, 22023 bad task_id, P0002 '
+    'never created, or dropped, 25006 read-only or standby, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. After the SQL timeout lock (update ... and '
+    'ts + timeout < now).';
 
 -- file: sql/functions/timeout/drop_unused_timeouts.sql
 -- +goose StatementBegin
 -- drop_unused_timeouts deletes timeouts whose interval passed long ago.
 --
--- It walks the index on unused_since, which holds whole hours and only finds candidates; the plans
--- that scan or sort are switched off. A row is tested under its lock, and one that a transaction
+-- It walks the index on unused_since, which holds whole hours and only finds candidates. The plans
+-- that scan or sort are switched off. A row is tested under its lock. A row that a transaction
 -- holds is passed over, so what is being acquired stays.
 create or replace function lock.drop_unused_timeouts(
     unused_for  interval,
@@ -235,13 +254,18 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.drop_unused_timeouts(interval, integer) is
-    'For the schema''s owner. Deletes at most max timeouts whose last interval, or making when they were never acquired, ended at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
-    'Never one that is denied now, never waits. A dropped one must be made again: until then acquiring it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Deletes at most max timeouts whose last interval ended at least '
+    'unused_for ago. For one that was never acquired, its making counts. It deletes the longest '
+    'unused first and returns how many; call it again until it returns 0. It never deletes one '
+    'that is denied now, and never waits. A dropped one must be made again: until then acquiring '
+    'it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE.';
 
 -- file: sql/functions/timeout/force_release_timeout.sql
 -- +goose StatementBegin
--- force_release_timeout lets a timeout be acquired at once, and records who did so and why.
+-- force_release_timeout lets a timeout be acquired at once, and records the operator and the
+-- reason.
 create or replace function lock.force_release_timeout(
     task_id  text,
     reason   text
@@ -269,7 +293,7 @@ begin
         end if;
         raise exception 'timeout "%" was never created', force_release_timeout.task_id
             using errcode = 'no_data_found',
-                  hint = 'select task_id from lock.timeout lists what there is.';
+                  hint = 'Pass a task_id that exists: select task_id from lock.timeout lists them.';
     end if;
     update lock.timeout
     set ts = '-infinity'
@@ -281,8 +305,11 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.force_release_timeout(text, text) is
-    'For the schema''s owner. Lets a timeout be acquired at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
-    'Waits for a transaction that has just acquired it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Lets a timeout be acquired at once and returns true; false when its '
+    'interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 '
+    'bytes) and what was stored. The call waits for a transaction that has just acquired the '
+    'timeout. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 '
+    'under REPEATABLE READ and SERIALIZABLE.';
 
 -- end of functions
 

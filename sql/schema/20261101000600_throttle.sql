@@ -51,13 +51,14 @@ comment on column lock.throttled_resource.last_locked is
     'When it was last granted; -infinity: never, released by force, or there are several permits: see lock.throttled_permit.';
 
 comment on column lock.throttled_resource.last_locker_details is
-    'Who locked it last, and why; empty when last_locked is -infinity.';
+    'The caller that locked it last, and why; empty when last_locked is -infinity.';
 
 comment on column lock.throttled_resource.unused_since is
     'The hour, in UTC, in which the last interval ends, or in which it was made.';
 
 comment on column lock.throttled_resource.previously_locked is
-    'The grant before the last, or a later time if that may stand for one that is forgotten: what permits that are added count from.';
+    'The grant before the last, or a later time if that may stand for one that is forgotten. '
+    'Permits that are added count from it.';
 
 comment on table lock.throttled_permit is
     'The permits of those throttled resources that have several: each is granted at most once per interval.';
@@ -118,19 +119,25 @@ from (
 ) as granted;
 
 comment on view lock.throttled_resource_status is
-    'Why and until when each resource is throttled: who locked it last, the time of the next grant (after free_at) and the time until then (free_in). clock_was_set_back: its time lies in the future. permits_left: how many grants can be had now; next_permit_at: when there will be one more, null when all are left.';
+    'Why and until when each resource is throttled: the details of the last locker, the time of '
+    'the next grant (after free_at) and the time until then (free_in). clock_was_set_back: its '
+    'time lies in the future. permits_left: how many grants can be had now. next_permit_at: when '
+    'there will be one more; null when all are left.';
 
 -- functions of throttle: written by make migration, not by hand
 
 -- file: sql/functions/throttle/create_throttled_resource.sql
 -- +goose StatementBegin
--- create_throttled_resource makes a resource that can be locked at once; false when it exists, which then has the new interval
--- and permits.
+-- create_throttled_resource makes a resource that can be locked at once; false when it exists,
+-- which then has the new interval and permits.
 --
--- A resource of one permit keeps its last grant in its own row. One of several has a row of lock.throttled_permit for each, and
--- a change makes all of them anew: whoever is about to lock one by the old interval finds it gone, and is denied. The newest
--- grants are kept. What is no longer known of older ones is at most the newest grant that a permit had before its last, or that
--- is forgotten here, and no permit counts as free any earlier than after that.
+-- A resource of one permit keeps its last grant in its own row. A resource of several has a row of
+-- lock.throttled_permit for each. A change makes all of them anew: a caller that is about to lock
+-- one by the old interval finds it gone, and is denied.
+--
+-- The newest grants are kept. Of older ones this much is known: none is newer than the newest
+-- grant that a permit had before its last, or that is forgotten here. No permit counts as free any
+-- earlier than after that.
 create or replace function lock.create_throttled_resource(
     resource_id        text,
     throttle_interval  interval,
@@ -141,6 +148,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     made       boolean;
@@ -231,16 +239,25 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.create_throttled_resource(text, interval, integer) is
-    'Makes a throttled resource (resource_id: 1 to 1024 bytes; throttle_interval: over 0, up to 100 years; permits: 1 to 100) that is granted at most permits times in any window of that length, can be locked at once, and returns true. '
-    'When it exists, returns false, and it has the new interval and permits, which count for the grants before as well: as many of the newest as there are permits are kept. Older ones that may lie in a longer window count as if they were as late as they can have been: never a grant too many. '
-    'Permits that are added alone are free at once. A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists like this. Waits for a transaction that is making, changing or locking it. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped, 40P01 deadlock, 55P03 lock_timeout.';
+    'Makes a throttled resource that can be locked at once and returns true. It is granted at most '
+    'permits times in any window of throttle_interval (resource_id: 1 to 1024 bytes; '
+    'throttle_interval: over 0, up to 100 years; permits: 1 to 100). When it exists, returns '
+    'false, and it has the new interval and permits, which count for the grants before as well. '
+    'As many of the newest grants are kept as there are permits. Older grants that may lie in a '
+    'longer window count as if they were as late as they can have been: never a grant too many. '
+    'Permits that are added alone are free at once. A day is 24 hours, whatever the session''s '
+    'time zone; months and years are calendar arithmetic in UTC. The call writes nothing when the '
+    'resource exists like this. It waits for a transaction that is making, changing or locking '
+    'the resource. Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE, or when it is being dropped, 40P01 deadlock, 55P03 '
+    'lock_timeout.';
 
 -- file: sql/functions/throttle/drop_unused_throttled_resources.sql
 -- +goose StatementBegin
 -- drop_unused_throttled_resources deletes throttled resources whose interval passed long ago.
 --
--- It finds them as drop_unused_timeouts does, and drops one of several permits only when it could lock them all.
+-- It finds them as drop_unused_timeouts does, and drops one of several permits only when it could
+-- lock them all.
 create or replace function lock.drop_unused_throttled_resources(
     unused_for  interval,
     max         integer   default 10000
@@ -250,6 +267,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
@@ -299,15 +317,21 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.drop_unused_throttled_resources(interval, integer) is
-    'For the schema''s owner. Deletes at most max throttled resources whose last interval, or making when they were never locked, ended at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
-    'Never one that is denied now, never waits. A dropped one must be made again: until then locking it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Deletes at most max throttled resources whose last interval, or '
+    'making when they were never locked, ended at least unused_for ago. It deletes the longest '
+    'unused first and returns how many; call it again until it returns 0. It never deletes one '
+    'that is denied now, and never waits. A dropped one must be made again: until then locking it '
+    'is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE.';
 
 -- file: sql/functions/throttle/force_release_throttled_resource.sql
 -- +goose StatementBegin
--- force_release_throttled_resource lets a resource be locked at once, and records who did so and why.
+-- force_release_throttled_resource lets a resource be locked at once, and records who did so and
+-- why.
 --
--- The permits of a resource that has several are locked behind its own row, as create_throttled_resource does.
+-- The permits of a resource that has several are locked behind its own row, as
+-- create_throttled_resource does.
 create or replace function lock.force_release_throttled_resource(
     resource_id  text,
     reason       text
@@ -372,21 +396,27 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.force_release_throttled_resource(text, text) is
-    'For the schema''s owner. Lets a resource be locked at once, with all its permits, and returns true; false when its interval has passed anyway, for every permit. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
-    'Waits for a transaction that has just locked it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout.';
+    'For the schema''s owner. Lets a resource be locked at once, with all its permits, and returns '
+    'true; false when its interval has passed anyway, for every permit. lock.forced_release '
+    'records the operator, the reason (1 to 1024 bytes) and what was stored. The call waits for a '
+    'transaction that has just locked the resource. Errors: 22004, 22023 bad arguments, P0002 '
+    'never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 '
+    'deadlock, 55P03 lock_timeout.';
 
 -- file: sql/functions/throttle/lock_throttled_permit.sql
 -- +goose StatementBegin
--- lock_throttled_permit is lock_throttled_resource for a resource of several permits: it takes the one whose grant is the oldest.
+-- lock_throttled_permit is lock_throttled_resource for a resource of several permits: it takes the
+-- one whose grant is the oldest.
 --
--- Each permit is granted at most once per interval, so no window has more grants than there are permits. Those that open
--- transactions have are skipped, and the next oldest is taken. The oldest is looked at first on its own: when its interval has not
--- passed, that of no other has, and nothing else is looked at. unused_since, as it was read, is stored anew when it is of another
--- hour, unless somebody else does. A plan that is made while the table is empty is kept, and must not scan it later.
+-- Each permit is granted at most once per interval, so no window has more grants than there are
+-- permits. The update skips those that open transactions have, and takes the next oldest. The
+-- oldest is looked at first on its own: when its interval has not passed, that of no other has.
+--
+-- unused_since, as the caller read it, is stored anew when it is of another hour, unless somebody
+-- else does so. A plan that is made while the table is empty is kept, and must not scan it later.
 create or replace function lock_internal.lock_throttled_permit(
     resource_id   text,
     details       text,
-    right_now     timestamptz,
     unused_since  timestamp
 )
 returns boolean
@@ -402,16 +432,19 @@ declare
     granted  boolean := false;
     until    timestamp;
 begin
-    select lock_internal.utc(oldest.last_locked) + oldest.throttle_interval < lock_internal.utc(lock_throttled_permit.right_now)
+    select lock_internal.utc(oldest.last_locked) + oldest.throttle_interval < lock_internal.utc(clock_timestamp())
     into free
     from lock.throttled_permit as oldest
     where oldest.resource_id = lock_throttled_permit.resource_id
     order by oldest.last_locked
     limit 1;
     if free then
+        with moment as materialized (
+            select clock_timestamp() as now
+        )
         update lock.throttled_permit
         set
-            last_locked = lock_throttled_permit.right_now,
+            last_locked = (select moment.now from moment),
             last_locker_details = lock_throttled_permit.details,
             previously_locked = throttled_permit.last_locked
         where throttled_permit.resource_id = lock_throttled_permit.resource_id
@@ -419,18 +452,18 @@ begin
             select ready.permit
             from lock.throttled_permit as ready
             where ready.resource_id = lock_throttled_permit.resource_id
-              and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(lock_throttled_permit.right_now)
+              and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc((select moment.now from moment))
             order by ready.last_locked
             limit 1
             for no key update skip locked
         )
-        returning lock_internal.full_hour(lock_internal.utc(lock_throttled_permit.right_now) + throttled_permit.throttle_interval) into until;
+        returning lock_internal.full_hour(lock_internal.utc(throttled_permit.last_locked) + throttled_permit.throttle_interval) into until;
         granted := found;
     end if;
     if granted then
         ahead := false;
     else
-        select newest.last_locked > lock_throttled_permit.right_now
+        select newest.last_locked > clock_timestamp()
         into ahead
         from lock.throttled_permit as newest
         where newest.resource_id = lock_throttled_permit.resource_id
@@ -471,13 +504,20 @@ $$;
 
 -- file: sql/functions/throttle/lock_throttled_resource.sql
 -- +goose StatementBegin
--- lock_throttled_resource returns true when the resource was not granted within its interval, and never waits to say so.
+-- lock_throttled_resource returns true when the resource was not granted within its interval, and
+-- never waits to say so.
 --
--- The update takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
--- transaction has granted, or is granting, is a denial as well, whether that transaction commits or not. The look that follows
--- only tells a denial from a resource that is unknown. The sum is made in UTC, so that days and months do not depend on the
--- session's time zone. A time that lies far in the future is brought back to now as acquire_timeout does. A resource of several
--- permits passes through to lock_throttled_permit.
+-- The update takes the row only when its interval has passed and nobody else has it (skip locked).
+-- A row that another open transaction has granted, or is granting, is a denial as well, whether
+-- that transaction commits or not. The look that follows only tells a denial from an unknown
+-- resource.
+--
+-- The update reads the clock once, to test and to store. It does so when it runs, behind a wait
+-- for the table's lock (an index is being made). So the interval never starts before the grant.
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone.
+--
+-- A time that lies far in the future is brought back to now as acquire_timeout does. A resource of
+-- several permits passes through to lock_throttled_permit.
 create or replace function lock.lock_throttled_resource(
     resource_id  text,
     details      text
@@ -489,10 +529,9 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    right_now  constant timestamptz := clock_timestamp();
-    ahead      boolean;
-    permits    integer;
-    unused     timestamp;
+    permits  integer;
+    ahead    boolean;
+    unused   timestamp;
 begin
     if (
         octet_length(lock_throttled_resource.resource_id) between 1 and 1024
@@ -504,25 +543,31 @@ begin
         perform lock_internal.check_id(lock_throttled_resource.resource_id, 'resource_id');
         perform lock_internal.check_text(lock_throttled_resource.details, 'details');
     end if;
+    with moment as materialized (
+        select clock_timestamp() as now
+    )
     update lock.throttled_resource
     set
-        last_locked = right_now,
+        last_locked = (select moment.now from moment),
         last_locker_details = lock_throttled_resource.details,
         previously_locked = throttled_resource.last_locked,
-        unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + throttled_resource.throttle_interval)
+        unused_since = lock_internal.full_hour(lock_internal.utc((select moment.now from moment)) + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ready.resource_id
         from lock.throttled_resource as ready
         where ready.resource_id = lock_throttled_resource.resource_id
-          and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(right_now)
+          and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc((select moment.now from moment))
           and ready.permits = 1
         for no key update skip locked
     );
     if found then
         return true;
     end if;
-    select throttled_resource.last_locked > right_now, throttled_resource.permits, throttled_resource.unused_since
-    into ahead, permits, unused
+    select
+        throttled_resource.permits,
+        throttled_resource.last_locked > clock_timestamp(),
+        throttled_resource.unused_since
+    into permits, ahead, unused
     from lock.throttled_resource
     where throttled_resource.resource_id = lock_throttled_resource.resource_id;
     if not found then
@@ -530,7 +575,7 @@ begin
             using errcode = 'no_data_found',
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
     elsif permits > 1 then
-        return lock_internal.lock_throttled_permit(lock_throttled_resource.resource_id, lock_throttled_resource.details, right_now, unused);
+        return lock_internal.lock_throttled_permit(lock_throttled_resource.resource_id, lock_throttled_resource.details, unused);
     elsif ahead then
         update lock.throttled_resource
         set
@@ -554,12 +599,20 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.lock_throttled_resource(text, text) is
-    'Grants a resource made by lock.create_throttled_resource (resource_id: 1 to 1024 bytes) at most once per its interval, or as many times as it has permits in any window of the interval: true when a permit''s last grant + throttle_interval < now by the database''s clock, strictly and to the microsecond, and then stores now and details '
-    '(who and why, 1 to 1024 bytes, not blank); else false. Never waits: a permit that an open transaction has just been granted is taken, whether that transaction commits or not, and when all are, the call is denied at once. '
-    'The grant is part of the transaction: rolled back, it never was, so commit at once and work afterwards. A denial writes nothing. '
-    'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
-    'Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
-    'After the time-locked resources in PostgreSQL (for update skip locked); the permits are beyond them.';
+    'Grants a resource made by lock.create_throttled_resource (resource_id: 1 to 1024 bytes) at '
+    'most once per its interval. With several permits, as many grants fall into any window of the '
+    'interval. Returns true when a permit''s last grant + throttle_interval < now by the '
+    'database''s clock, strictly and to the microsecond; else false. A grant stores now and '
+    'details: who and why, 1 to 1024 bytes, not blank. The call never waits: a permit that an '
+    'open transaction has just been granted is taken, whether that transaction commits or not. '
+    'When all permits are taken, the call is denied at once. The grant is part of the '
+    'transaction: rolled back, it never was, so commit at once and work afterwards. A denial '
+    'writes nothing. A stored time far in the future (more than the interval and a minute) means '
+    'that the clock was set back. Such a call is denied and brings the time back to now, the one '
+    'denial that writes; so the resource is free again after one interval. Errors: 22004, 22023 '
+    'bad arguments, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ '
+    'and SERIALIZABLE. After the time-locked resources in PostgreSQL (for update skip locked); '
+    'the permits are beyond them.';
 
 -- end of functions
 
@@ -588,7 +641,7 @@ select lock_internal.refuse_loss('lock.throttled_resource_status', 'permits_left
 drop function if exists lock.lock_throttled_resource(text, text);
 
 -- gone: sql/functions/throttle/lock_throttled_permit.sql
-drop function if exists lock_internal.lock_throttled_permit(text, text, timestamptz, timestamp);
+drop function if exists lock_internal.lock_throttled_permit(text, text, timestamp);
 
 -- gone: sql/functions/throttle/force_release_throttled_resource.sql
 drop function if exists lock.force_release_throttled_resource(text, text);

@@ -25,20 +25,21 @@ create table if not exists lock.lease (
 );
 
 comment on table lock.lease is
-    'The leases that were granted and not released; one that has expired stays until its permit is needed. Its row is the '
-    'fence: lock.assert_lease shares it, whatever ends the lease deletes it. lock.lease_holder shows the live ones.';
+    'The leases that were granted and not released. One that has expired stays until its permit '
+    'is needed. Its row is the fence: lock.assert_lease shares it, and all that ends the lease '
+    'deletes it. lock.lease_holder shows the live ones.';
 
 comment on column lock.lease.token is
     'Greater than the token of every lease granted on the name before.';
 
 comment on column lock.lease.owner is
-    'Who it is, for people to read; what proves a holder is the token.';
+    'The holder, for people to read. The token proves a holder.';
 
 comment on column lock.lease.renewed_at is
     'When expires_at was last set.';
 
 comment on column lock.lease.awaited is
-    'Somebody waits in lock.await_lease for its end: its release sends a notification.';
+    'A caller waits in lock.await_lease for its end, so its release sends a notification.';
 
 create table if not exists lock.lease_name (
     name        text collate "C"  not null,
@@ -48,8 +49,8 @@ create table if not exists lock.lease_name (
 );
 
 comment on table lock.lease_name is
-    'Every name that ever had a lease, until lock.drop_unused_leases forgets it, and the greatest token given on it. Its row is the gate of '
-    'all who acquire the name.';
+    'Every name that ever had a lease, until lock.drop_unused_leases forgets it, and the greatest '
+    'token given on it. Its row is the gate of all callers that acquire the name.';
 
 create table if not exists lock.lease_floor (
     only_row  boolean  not null default true,
@@ -76,19 +77,19 @@ from lock.lease
 where lease.expires_at > clock_timestamp();
 
 comment on view lock.lease_holder is
-    'The live leases: who holds a permit of which name, and for how long if it is not renewed.';
+    'The live leases: the holder of each permit of a name, and for how long if it is not renewed.';
 
 -- functions of lease: written by make migration, not by hand
 
 -- file: sql/functions/lease/add_lease_name.sql
 -- +goose StatementBegin
--- add_lease_name makes the row of a new name and returns its first token, which no lease on this
+-- add_lease_name makes the row of a new name. It returns the first token, which no lease on this
 -- name ever had.
 --
 -- lock.drop_unused_leases forgets names, and keeps in lock.lease_floor the greatest token of any of
--- them. Sharing that row until the transaction ends keeps that from raising it after it was read
--- here; under REPEATABLE READ a floor that is newer than the snapshot is 40001. It takes the floor
--- before the names, as this does: no deadlock.
+-- them. This function shares that row until the transaction ends, so nobody raises the floor after
+-- it was read here. Under REPEATABLE READ a floor that is newer than the snapshot is 40001. Both
+-- functions take the floor before the names: no deadlock.
 create or replace function lock_internal.add_lease_name(
     name  text
 )
@@ -121,26 +122,27 @@ $$;
 -- acquire_lease grants a lease on a name, with a token greater than every one before; no row when
 -- all permits are taken.
 --
--- The row of lock.lease_name is the gate of all who acquire the name: a grant raises its token.
--- The first statement takes the gate when nobody has it, and counts the permits on its snapshot.
--- Nobody was granted since, and the count holds, if the token at the gate is still the snapshot's.
--- Token and count are read apart from the row that is locked, so that they stay the snapshot's when
--- that row is tested again. A release that the snapshot does not see makes this deny, never grant.
+-- The row of lock.lease_name is the gate of all callers that acquire the name: a grant raises its
+-- token. The first statement takes the gate when it is free, and counts the permits on its
+-- snapshot. If the token at the gate is still the snapshot's, nothing was granted since, and the
+-- count holds. Token and count are read apart from the row that is locked. So they stay the
+-- snapshot's when that row is tested again. A release that the snapshot does not see makes this
+-- deny, never grant.
 --
--- When live leases take the permits, nothing is written and nothing waited for.
+-- When live leases take the permits, the call writes nothing and does not wait.
 --
--- Who is left over meets an open transaction at the gate, a new name, or expired leases. The last
--- passage waits at the gate, and counts behind it on a snapshot and by a clock of its own. Under
--- REPEATABLE READ and SERIALIZABLE the gate refuses (40001) if anybody was granted since the
--- snapshot. Who finds no permit left undoes all of it, and so stands in nobody's way.
+-- A caller that is left over meets an open transaction at the gate, a new name, or expired leases.
+-- The last passage waits at the gate, and counts behind it on a snapshot and by a clock of its own.
+-- Under REPEATABLE READ and SERIALIZABLE the gate refuses (40001) if a lease was granted since the
+-- snapshot. A caller that finds no permit left undoes all of it, and so keeps nobody waiting.
 --
 -- An expired lease frees its permit by being deleted. While a transaction that has asserted it is
--- open, its row is skipped and the permit counts as taken. Who waited for the end of an expired
--- lease waits for the end of the one in its place.
+-- open, its row is skipped and the permit counts as taken. A caller that waited for the end of an
+-- expired lease marked it as awaited. The lease in its place has that mark, too.
 --
 -- The ttl is added in UTC, where every day has 24 hours. A plan that is made while lock.lease is
--- empty is kept, and must not scan it later. The body is long because there are two ways to a grant:
--- one that never waits, and one that does.
+-- empty is kept, and must not scan it later. The body is long because there are two ways to a
+-- grant: one that never waits, and one that does.
 create or replace function lock.acquire_lease(
     name     text,
     owner    text,
@@ -196,7 +198,7 @@ begin
         return;
     end if;
 
-    -- All permits are with live leases: denied.
+    -- Live leases have all permits: denied.
     if acquire_lease.permits <= (
         select count(*)
         from lock.lease
@@ -250,13 +252,16 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.acquire_lease(text, text, interval, integer) is
-    'Grants a lease on name for ttl (100 years at most, counted from now) to owner, a text that tells people who it is. Returns the '
-    'lease with its token, which is greater than that of every earlier lease on the name, or no row when permits (default 1) leases '
-    'are held. Call it in a transaction of its own: others who would get a permit wait until the transaction ends, and a grant that '
-    'is rolled back never was. When the permits are taken it neither waits nor writes. The permit of an expired lease is free, except '
-    'while a transaction that called lock.assert_lease with it is open. Errors: 22004 null, 22023 bad name, owner or ttl (zero, negative, '
-    'infinite, months), permits below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 25006 read-only. '
-    'Leases, fencing tokens and counting semaphores are beyond the articles that the other kinds come from.';
+    'Grants a lease on name to owner for ttl, counted from now (100 years at most). owner is a '
+    'text that tells people who it is. Returns the lease with its token, which is greater than '
+    'that of every earlier lease on the name. Returns no row when permits (default 1) leases are '
+    'held. Call it in a transaction of its own: other callers that would get a permit wait until '
+    'the transaction ends. A grant that is rolled back never was. When the permits are taken, it '
+    'neither waits nor writes. The permit of an expired lease is free, except while a transaction '
+    'that called lock.assert_lease with it is open. Errors: 22004 null, 22023 bad name, owner or '
+    'ttl (zero, negative, infinite, months), permits below 1, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 25006 read-only. Leases, fencing tokens '
+    'and counting semaphores are beyond the articles that the other kinds come from.';
 
 -- file: sql/functions/lease/check_token.sql
 -- +goose StatementBegin
@@ -283,18 +288,18 @@ $$;
 
 -- file: sql/functions/lease/assert_lease.sql
 -- +goose StatementBegin
--- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to
--- another before it ends.
+-- assert_lease stops a transaction whose lease is lost. It keeps the lease from being given to
+-- another caller before the transaction ends.
 --
--- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so
--- renewals pass while it is held; takeover and release, by force or not, delete the row. Asserted
--- first, they come after this transaction's end; deleted first, this waits for that transaction's
--- end and finds nothing. The time is read once the lock is held, and an asserted lease may run out
--- before the commit: nobody gets it sooner.
+-- The fence is the lock on the lease's row. It is the weakest lock that a delete must wait for, so
+-- renewals pass while it is held. Takeover and release, by force or not, delete the row. When this
+-- asserts first, they come after this transaction's end. When they delete first, this waits for
+-- that transaction's end and finds nothing. The time is read once the lock is held. An asserted
+-- lease may run out before the commit: nobody gets it sooner.
 --
--- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired:
--- the second lock tells (40001). A token that the snapshot's counter has not reached was granted
--- after the snapshot: 40001, too.
+-- Under REPEATABLE READ a row that looks expired may have been renewed since the snapshot. The
+-- second lock tells (40001). A token that the snapshot's counter has not reached was granted after
+-- the snapshot: 40001, too.
 create or replace function lock.assert_lease(
     name   text,
     token  bigint
@@ -357,30 +362,33 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.assert_lease(text, bigint) is
-    'A fence: call it in the transaction that writes what the lease protects. It raises LK001 when the lease is lost (expired, released, by '
-    'force or not, never granted), and otherwise keeps everybody from getting the lease''s permit until the transaction ends, even when the lease '
-    'expires before that. So nothing is committed by a holder after its successor was granted. Waits only for a transaction that is releasing or '
-    'taking over this lease. Errors: 22004 null, LK001 lost, 40001 under REPEATABLE READ and SERIALIZABLE when '
-    'the lease went or came after the snapshot, 25006 read-only.';
+    'A fence: call it in the transaction that writes what the lease protects. It raises LK001 '
+    'when the lease is lost: expired, released (by force or not), or never granted. Otherwise '
+    'nobody gets the lease''s permit until the transaction ends, even when the lease expires '
+    'before that. So a holder commits nothing after its successor was granted. Waits only for a '
+    'transaction that is releasing or taking over this lease. Errors: 22004 null, 22023 bad name, '
+    'LK001 lost, 40001 under REPEATABLE READ and SERIALIZABLE when the lease went or came after '
+    'the snapshot, 25006 read-only.';
 
 -- file: sql/functions/lease/await_lease.sql
 -- +goose StatementBegin
--- await_lease acquires a lease, or says how long to sleep before asking again, and leaves a mark
--- that makes releases notify.
+-- await_lease acquires a lease, or says how long to sleep before the next call. It leaves marks
+-- that make releases notify.
 --
 -- The row that it returns is the lease that was granted, or has token 0 and describes the lease
--- whose end frees a permit: with more leases than permits that is not the first to end. When that
--- one had run out before it was asked for, a transaction that asserted it is still open, and nobody
--- can say for how long: the answer is to come back in a ttl, 5 seconds at most.
+-- whose end frees a permit. With more leases than permits that is not the first to end. When that
+-- lease had run out before the call asked, a transaction that asserted it is still open. Nobody can
+-- say for how long, so the answer is to come back in a ttl, 5 seconds at most.
 --
--- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no
--- permit is free, and who ends one of them sees its mark, or deleted it first, and then there is
--- nothing to mark. When all have been marked by others, nothing is written and nothing waited for.
+-- All leases on the name are marked, on one snapshot. As long as each of these is there, no permit
+-- is free. A caller that ends one of them sees its mark, or deleted it before it was marked; then
+-- there is nothing to mark. When other callers have marked them all, the call writes nothing and
+-- does not wait.
 --
--- It waits for another's transaction, which may be about to end a lease, only when every lease has
--- to go and this one alone is not marked: so it does not oversleep another permit, and has no other
--- lease's row locked, so that nobody who ends two leases in a transaction meets it in a deadlock.
--- What it could not mark otherwise is left to its next call, soon.
+-- It may wait for a transaction that is ending a lease. It does so only when every lease has to go
+-- (permits is 1) and one lease alone is not marked. So it does not oversleep another permit. It has
+-- no other lease's row locked, so a caller that ends two leases in a transaction cannot deadlock
+-- with it. Leases that it could not mark otherwise are left to its next call, soon.
 create or replace function lock.await_lease(
     name     text,
     owner    text,
@@ -392,6 +400,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
 declare
@@ -429,7 +438,7 @@ begin
         offset await_lease.permits - 1
         limit 1;
         continue when not found or answer.expires_in <= interval '0' and answer.expires_at > asked;
-        -- Denied by another lease, which has gone since? The next round takes it over.
+        -- The lease that denied this call may have gone since. The next round takes over this one.
         if answer.expires_in <= interval '0' and not again then
             again := true;
             continue;
@@ -472,20 +481,23 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.await_lease(text, text, interval, integer) is
-    'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row: the lease that was granted, or token 0 with '
-    'the holder, expiry and expires_in of the lease whose end would free a permit. Sleep for expires_in, or until a notification on channel '
-    'lock_lease whose payload is the name, and call it again; listen before the first call. A release, by force or not, notifies only because of this call. '
-    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
-    'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
+    'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row. It '
+    'is the lease that was granted, or has token 0 with the holder, expiry and expires_in of '
+    'another lease: the one whose end would free a permit. Sleep for expires_in, or until a '
+    'notification on channel lock_lease whose payload is the name. Then call it again. Listen '
+    'before the first call. A release, by force or not, notifies only because of this call. Where '
+    'notifications do not arrive, sleeping is enough. Call it outside a transaction block. Until '
+    'its transaction ends, nobody can release or renew the leases on the name. It waits for '
+    'transactions that are about to do so. Errors: as lock.acquire_lease.';
 
 -- file: sql/functions/lease/drop_unused_leases.sql
 -- +goose StatementBegin
--- drop_unused_leases forgets leases and names that nobody has used for a while; their tokens are
+-- drop_unused_leases forgets leases and names that nobody has used for a while. Their tokens are
 -- never given again.
 --
--- The floor is locked first and raised in the same transaction: see add_lease_name. Names are
--- locked, and their leases looked for once more, on a newer snapshot: one can have been granted
--- after the first and before the lock, in a transaction that began it long ago.
+-- It locks the floor first and raises it in the same transaction: see add_lease_name. It locks the
+-- names, and then looks for their leases once more, on a newer snapshot. A transaction that began
+-- long ago can have granted one after the first look and before the lock.
 create or replace function lock.drop_unused_leases(
     unused_for  interval,
     max         integer   default 10000
@@ -495,6 +507,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     before      timestamptz;
@@ -552,15 +565,17 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.drop_unused_leases(interval, integer) is
-    'For the schema''s owner. Forgets up to max names (default 10000) on which no lease was granted for unused_for, and none is left, and returns how '
-    'many; leases that expired so long ago go too. New names start with a token above that of every forgotten one. It reads the tables '
-    'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
-    'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
+    'For the schema''s owner. Forgets up to max names (default 10000) that have no lease, and had '
+    'none granted for unused_for; returns how many. Leases that expired so long ago go, too. New '
+    'names start with a token above that of every forgotten one. It reads the tables from end to '
+    'end. Run it from cron when names come and go by the thousand, until it returns 0. New names '
+    'wait while it runs. Errors: 22004 null, 22023 bad interval or max below 1, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
 
 -- file: sql/functions/lease/force_release_lease.sql
 -- +goose StatementBegin
--- force_release_lease takes a live lease from its holder, and records who did so and why; false
--- when there is no such lease.
+-- force_release_lease takes a live lease from its holder, and records the operator and the reason;
+-- false when there is no such lease.
 create or replace function lock.force_release_lease(
     name    text,
     token   bigint,
@@ -596,19 +611,22 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.force_release_lease(text, bigint, text) is
-    'For the schema''s owner. Takes a live lease (see lock.lease_holder) from its holder and returns true; false when there is no such live lease. '
-    'lock.forced_release records the operator, the reason (1 to 1024 bytes) and the lease with its token. '
-    'From its commit on lock.assert_lease and lock.renew_lease refuse the token. Waits for transactions that have asserted it, so that none of them commits later. '
-    'Errors: 22004 null, 22023 bad name or reason, 40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, '
-    'or somebody began to wait for it, after the snapshot, 25006 read-only.';
+    'For the schema''s owner. Takes a live lease (see lock.lease_holder) from its holder and '
+    'returns true; false when there is no such live lease. lock.forced_release records the '
+    'operator, the reason (1 to 1024 bytes) and the lease with its token. From its commit on '
+    'lock.assert_lease and lock.renew_lease refuse the token. Waits for transactions that have '
+    'asserted it, so that none of them commits later. Errors: 22004 null, 22023 bad name or '
+    'reason, 40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or '
+    'a waiter marked it, after the snapshot, 25006 read-only.';
 
 -- file: sql/functions/lease/release_lease.sql
 -- +goose StatementBegin
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
--- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease,
--- and for who is about to mark the row as awaited, and then finds the mark. Only a marked lease is
--- worth a notification, which makes every commit of the server queue behind one lock.
+-- To delete the row, it needs the row exclusively. It waits for transactions that have asserted the
+-- lease. It also waits for one that is about to mark the row as awaited, and then finds the mark.
+-- Only a marked lease is worth a notification: a notification makes every commit of the server
+-- queue behind one lock.
 create or replace function lock.release_lease(
     name   text,
     token  bigint
@@ -641,18 +659,20 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.release_lease(text, bigint) is
-    'Gives a lease back and wakes who waits in lock.await_lease for the name; both happen at commit, so it may be the last statement of '
-    'the work''s own transaction. Returns false when the lease was lost before: expired, or released. Waits for other transactions that called '
-    'lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 under REPEATABLE READ and SERIALIZABLE when '
-    'the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
+    'Gives a lease back and wakes the callers of lock.await_lease that wait for the name. Both '
+    'happen at commit, so it may be the last statement of the work''s own transaction. Returns '
+    'false when the lease was lost before: expired, or released. Waits for other transactions '
+    'that called lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 '
+    'under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or a waiter '
+    'marked it, after the snapshot, 25006 read-only.';
 
 -- file: sql/functions/lease/renew_lease.sql
 -- +goose StatementBegin
--- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal
--- undoes.
+-- renew_lease lets a live lease end ttl from now; false when the lease is lost. No renewal brings
+-- it back.
 --
--- It changes no key, so it waits neither for transactions that have asserted the lease (for key
--- share) nor they for it. The time is read again once the row is locked: a lease that ran out
+-- It changes no key, so it does not wait for transactions that have asserted the lease (for key
+-- share), nor they for it. The time is read again once the row is locked: a lease that ran out
 -- during a wait is lost like any other.
 create or replace function lock.renew_lease(
     name   text,
@@ -692,10 +712,11 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.renew_lease(text, bigint, interval) is
-    'Lets a lease end ttl from now, which may be sooner than before. Returns false when the lease is lost: expired (even when nobody '
-    'else has it yet), or released; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
-    'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost, or somebody began to wait for it, after the '
-    'snapshot, 25006 read-only.';
+    'Lets a lease end ttl from now, which may be sooner than before. Returns false when the lease '
+    'is lost: expired (even when nobody else has it yet), or released. A lost lease never comes '
+    'back. Does not wait for transactions that called lock.assert_lease. Errors: 22004 null, '
+    '22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or '
+    'lost, or a waiter marked it, after the snapshot, 25006 read-only.';
 
 -- end of functions
 

@@ -13,7 +13,8 @@ end;
 $$;
 -- +goose StatementEnd
 
--- Whoever asks for lines asks for those that count: so dead entries, which an old snapshot keeps, are read for as long as a line lasts at most.
+-- A look for lines asks for those that count. So dead entries, which an old snapshot keeps, are
+-- read for at most as long as a line lasts.
 create table if not exists lock.idle_worker (
     channel    text collate "C"  not null,
     queue_id   text collate "C"  not null,
@@ -26,16 +27,20 @@ create table if not exists lock.idle_worker (
 );
 
 comment on table lock.idle_worker is
-    'Workers that listen and have nothing to do: their producers notify them. Worth nothing after a crash.';
+    'Workers that listen and have nothing to do. Producers of their queues notify them. Worth '
+    'nothing after a crash.';
 
 comment on column lock.idle_worker.until is
-    'When the line stops counting, so that a worker that died costs its producers no more notifications.';
+    'When the line stops counting. After that a worker that died costs producers no more '
+    'notifications.';
 
 comment on column lock.idle_worker.listed_by is
-    'For lock.await_task and lock.await_request: the id of the transaction that made the line; since is when.';
+    'For lock.await_task and lock.await_request: the id of the transaction that made the line. '
+    'since is the time when it did.';
 
 comment on column lock.idle_worker.horizon is
-    'For the same: whoever may have missed the line has an id below this one; null: the line was not yet seen committed.';
+    'For lock.await_task and lock.await_request: transactions that may have missed the line have '
+    'an id below this one. Null: the line was not yet seen committed.';
 
 -- +goose StatementBegin
 do $$
@@ -63,7 +68,8 @@ create unique index if not exists queue_pause_kind_queue_id_idx on lock.queue_pa
     where resumed_at is null;
 
 comment on table lock.queue_pause is
-    'Every pause of a queue (lock.pause_queue): who paused and resumed it, when and why. Nothing deletes from it but its owner, by hand.';
+    'Every pause of a queue (lock.pause_queue): the operators that paused and resumed it, when '
+    'and why. Only its owner deletes from it, by hand.';
 
 comment on column lock.queue_pause.kind is
     'task or request.';
@@ -78,13 +84,16 @@ comment on column lock.queue_pause.resumed_at is
 
 -- file: sql/functions/wake/begin_look.sql
 -- +goose StatementBegin
--- begin_look says how far a worker has come with its listing as idle; the caller looks for work afterwards.
+-- begin_look says how far a worker's listing as idle has come. Its caller looks for work
+-- afterwards.
 --
--- Null: it is not listed. False: it is, but a transaction is open that may have missed its line. True: all that may have missed the
--- line are over, so what they did is found by the look that follows, and everybody else notifies: see lock_internal.wake.
+-- Null: the worker is not listed. False: the worker is listed, but an open transaction may have
+-- missed its line. True: all transactions that may have missed the line are over. The look that
+-- follows finds what they did, and all other producers notify: see lock_internal.wake.
 --
--- Whoever may have missed the line has an id from before the first transaction that saw it committed. That one's id is the horizon. When
--- the oldest open transaction of a snapshot has no smaller id, they are all over in it, and the look is on a newer one.
+-- A transaction that may have missed the line has an id from before the first transaction that saw
+-- it committed. The id of that first transaction is the horizon. When the oldest open transaction
+-- of a snapshot has no smaller id, all of them are over in it. The look is on a newer snapshot.
 create or replace function lock_internal.begin_look(
     channel   text,
     queue_id  text,
@@ -117,7 +126,7 @@ begin
     if line.listed_by::text::xid8 = pg_current_xact_id_if_assigned() then
         raise exception 'nothing was found in this transaction already'
             using errcode = 'active_sql_transaction',
-                  hint = 'Commit when there is nothing to do, sleep as long as the answer says, and call again in a new transaction.';
+                  hint = 'Commit when there is nothing to do. Sleep as long as the answer says, and call again in a new transaction.';
     end if;
     if line.horizon is null then
         line.horizon := pg_current_xact_id()::text::bigint;
@@ -160,10 +169,11 @@ $$;
 
 -- file: sql/functions/wake/start_idling.sql
 -- +goose StatementBegin
--- start_idling lists a worker that listens and has nothing to do, so that producers notify it; it must be committed at once.
+-- start_idling lists a worker that listens and has nothing to do, so that producers notify it.
+-- Commit it at once.
 --
--- Producers lock no line of the list, and workers only their own. One that goes on idling takes away what workers that died an
--- hour ago have left, and skips what is locked.
+-- Producers lock no line of the list, and workers only their own. A worker that goes on idling
+-- deletes the lines of workers that died an hour ago. It skips lines that are locked.
 create or replace function lock.start_idling(
     channel   text,
     queue_id  text,
@@ -175,6 +185,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     moment  constant timestamptz := clock_timestamp();
@@ -213,19 +224,23 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.start_idling(text, text, text, interval) is
-    'Lists a worker as idle for lasting, so that producers of the queue notify channel, with the queue''s id as payload. For writers of '
-    'workers: (1) listen; (2) start_idling, committed; (3) lock.open_transactions, committed; (4) look for work once more; sleep until a '
-    'notification or until less than lasting is over, and, in growing pauses, ask whether one of the transactions of step 3 is gone; look '
-    'again. A worker that dies costs its queue needless notifications for lasting, nothing else. Never waits for producers. '
-    'Errors: 22004 null, 22023 empty or too long, or a bad interval; 25006 on a standby.';
+    'Lists a worker as idle for lasting. Producers of the queue then notify channel, with the '
+    'queue''s id as payload. For writers of workers: (1) listen; (2) call start_idling, and '
+    'commit; (3) call lock.open_transactions, and commit; (4) look for work once more. Then sleep '
+    'until a notification comes, or until less than lasting is over. Meanwhile ask, in growing '
+    'pauses, whether one of the transactions of step 3 is gone; then look again. A worker that '
+    'dies costs its queue needless notifications for lasting, and nothing else. Never waits for '
+    'producers. Errors: 22004 null, 22023 empty or too long, or a bad interval; 25006 on a '
+    'standby.';
 
 -- file: sql/functions/wake/end_look.sql
 -- +goose StatementBegin
--- end_look says for how many seconds a worker sleeps that has found nothing, and lists it as idle.
+-- end_look says for how many seconds a worker that found nothing sleeps, and lists it as idle.
 --
--- listed is what lock_internal.begin_look said before the look. Due is when there will be something without anybody's word; zero or
--- less: there is, and somebody's open transaction holds it. Where nobody can tell when a thing ends, the pause grows with the time
--- since the listing.
+-- listed is the answer that lock_internal.begin_look gave before the look. due is the time until
+-- there is work that no producer announces. Zero or less means: there is work, and another open
+-- transaction holds it. Nobody can tell when that transaction ends, or one that may have missed the
+-- line. So the pause grows with the time since the listing.
 create or replace function lock_internal.end_look(
     channel   text,
     queue_id  text,
@@ -267,7 +282,8 @@ begin
         if not found then
             return 0;
         elsif line.until < moment + end_look.poll + interval '1 second' then
-            -- Who looks before this is committed may find that the line has run out: the look that counts is the next, as for a new line.
+            -- A look before this is committed may find that the line has run out. So the look that
+            -- counts is the next one, as for a new line.
             perform lock.start_idling(end_look.channel, end_look.queue_id, end_look.worker, lasting);
             update lock.idle_worker
             set since = moment,
@@ -296,10 +312,12 @@ $$;
 
 -- file: sql/functions/wake/open_transactions.sql
 -- +goose StatementBegin
--- open_transactions lists who may have missed a worker that has just committed its line: see lock_internal.wake.
+-- open_transactions lists the transactions that may have missed a worker that has just committed
+-- its line: see lock_internal.wake.
 --
--- It takes an id of its own first and a snapshot then. Whoever has an older id is either over in that snapshot or in the list.
--- The own id is needed because a snapshot does not name ids above the newest one that is over, and some of these may be given already.
+-- It takes an id of its own first, and a snapshot then. A transaction with an older id is either
+-- over in that snapshot or in the list. The own id is needed, because a snapshot does not name ids
+-- above the newest one that is over. Some of these may be given already.
 create or replace function lock.open_transactions(
     among  bigint[]  default null
 )
@@ -308,6 +326,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     own   bigint;
@@ -335,16 +354,19 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.open_transactions(bigint[]) is
-    'The ids of the transactions that have one and are still open, or, with among, those of these ids that still are. For writers of workers: '
-    'ask after lock.start_idling, in a later transaction, and look for work when one of them is gone. A prepared transaction is open, '
-    'one that has written nothing is not listed. Never waits. No row on YugabyteDB, where producers always notify. '
-    'Errors: 25006 on a standby.';
+    'The ids of the transactions that have one and are still open. With among: those of these ids '
+    'that are still open. For writers of workers: ask after lock.start_idling, in a later '
+    'transaction, and look for work when one of them is gone. A prepared transaction counts as '
+    'open. A transaction that has written nothing is not listed. Never waits. No row on '
+    'YugabyteDB, where producers always notify. Errors: 25006 on a standby.';
 
 -- file: sql/functions/wake/pause_queue.sql
 -- +goose StatementBegin
--- pause_queue makes a queue give nothing to anybody until lock.resume_queue; false: it is paused already.
+-- pause_queue makes a queue give nothing to anybody until lock.resume_queue; false: it is paused
+-- already.
 --
--- It stops what looks after its commit. A capture looks once, at its beginning: one that has looked before goes on.
+-- It stops captures that look after its commit. A capture looks once, at its beginning. A capture
+-- that looked before goes on.
 create or replace function lock.pause_queue(
     kind      text,
     queue_id  text,
@@ -380,26 +402,35 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.pause_queue(text, text, text) is
-    'Pauses a queue of kind task or request: it gives nothing to anybody, whether new, failed, timed out or put back, until lock.resume_queue. False: '
-    'it is paused already, and its reason stays. Works for queues that have nothing yet. What is captured goes on and is settled as ever, '
-    'and producers go on producing. A capture that began before this call''s transaction committed may still take something; a '
-    'transaction under REPEATABLE READ or SERIALIZABLE sees what its snapshot does. Who, when and why stay in lock.queue_pause; '
-    'lock.queue_depth shows what is paused. Waits only for an open transaction that pauses or resumes the same queue. Errors: 22004 null; '
-    '22023 another kind, an empty or blank text, or one longer than 1024 bytes; 25006 on a standby; 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'Pauses a queue of kind task or request. It gives nothing to anybody, whether new, failed, '
+    'timed out or put back, until lock.resume_queue. False: it is paused already, and its reason '
+    'stays. Works for queues that have nothing yet. Captured work goes on and is settled as '
+    'before, and producers go on producing. A capture that began before this call''s transaction '
+    'committed may still take something. A transaction under REPEATABLE READ or SERIALIZABLE sees '
+    'what its snapshot does. lock.queue_pause keeps the operator, the time and the reason; '
+    'lock.queue_depth shows which queues are paused. Waits only for an open transaction that '
+    'pauses or resumes the same queue. Errors: 22004 null; 22023 another kind, an empty or blank '
+    'text, or one longer than 1024 bytes; 25006 on a standby; 40001 under REPEATABLE READ and '
+    'SERIALIZABLE.';
 
 -- file: sql/functions/wake/wake.sql
 -- +goose StatementBegin
--- wake notifies the idle workers of a queue when this transaction commits, and costs one look when nobody idles.
+-- wake notifies the idle workers of a queue when this transaction commits. When no worker is idle,
+-- it costs one look.
 --
--- A NOTIFY takes a database-wide lock at commit, so it is sent only where somebody listens. No wake-up is lost, and nobody waits:
--- The producer gets the id of its transaction, and then looks who idles, in a statement of its own and so on a newer snapshot.
--- The worker commits its line, then reads which ids are open (lock.open_transactions), then looks for work, and again when they are gone.
--- A producer whose id is older than that reading is over, and its work is found, or it is waited for.
--- A producer whose id is younger looks after the line was committed, and notifies.
+-- A NOTIFY takes a database-wide lock at commit, so it is sent only where a worker listens. No
+-- wake-up is lost, and nobody waits. The producer gets the id of its transaction. Then it looks for
+-- idle workers, in a statement of its own, and so on a newer snapshot. The worker commits its line,
+-- then reads which ids are open (lock.open_transactions), then looks for work. It looks again when
+-- these transactions are gone. A producer whose id is older than that reading is over, and its work
+-- is found, or the worker waits for it. A producer whose id is younger looks after the line was
+-- committed, and notifies.
 --
--- Where a snapshot can be older than the statement (not READ COMMITTED) or ids mean nothing to other nodes (YugabyteDB), the
--- notification is always sent. One look per transaction and queue is enough. It is noted in a setting, which a rollback to a savepoint
--- takes back together with the notification. The note names the transaction by id and start, so nobody can leave one for another.
+-- The notification is always sent where a snapshot can be older than the statement (not READ
+-- COMMITTED). So it is where ids mean nothing to other nodes (YugabyteDB). One look per transaction
+-- and queue is enough. A setting notes it. A rollback to a savepoint takes back the setting
+-- together with the notification. The note names the transaction by id and start, so nobody can
+-- leave one for another.
 create or replace function lock_internal.wake(
     channel   text,
     queue_id  text
@@ -441,7 +472,8 @@ $$;
 -- +goose StatementBegin
 -- resume_queue ends a pause and wakes the queue's idle workers; false: it was not paused.
 --
--- It is a producer of all that waits: whoever idles is told as of a new task or request, and by the same handshake.
+-- It acts as the producer of all that waits. Idle workers are told as they are of a new task or
+-- request, by the same handshake.
 create or replace function lock.resume_queue(
     kind      text,
     queue_id  text
@@ -472,13 +504,15 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.resume_queue(text, text) is
-    'Ends a pause of lock.pause_queue, and wakes the queue''s idle workers at commit; false: it was not paused. Waits only for an open '
-    'transaction that pauses or resumes the same queue. Errors: 22004 null, 22023 another kind or a bad queue_id, 25006 on a standby, 40001 under REPEATABLE READ '
-    'and SERIALIZABLE.';
+    'Ends a pause of lock.pause_queue, and wakes the queue''s idle workers at commit. False: it '
+    'was not paused. Waits only for an open transaction that pauses or resumes the same queue. '
+    'Errors: 22004 null, 22023 another kind or a bad queue_id, 25006 on a standby, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/wake/stop_idling.sql
 -- +goose StatementBegin
--- stop_idling takes a worker off the list: producers need not notify it any more. False: it was not listed.
+-- stop_idling takes a worker off the list, so that producers need not notify it any more. False: it
+-- was not listed.
 create or replace function lock.stop_idling(
     channel   text,
     queue_id  text,
@@ -508,7 +542,8 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.stop_idling(text, text, text) is
-    'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long; 25006 on a standby.';
+    'Takes a worker off the list of lock.start_idling. False: it was not listed, or is no longer. '
+    'Errors: 22004 null, 22023 empty or too long; 25006 on a standby.';
 
 -- end of functions
 

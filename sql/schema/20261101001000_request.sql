@@ -23,14 +23,17 @@ begin
         create type lock.request_status as enum ('new', 'in-progress', 'complete', 'error');
     end if;
     comment on type lock.request_type is
-        'A create is worked on alone, outstanding updates of one entity together, and only when there is no outstanding create.';
+        'A worker gets a create alone. It gets the outstanding updates of one entity together, '
+        'once no create of that entity is outstanding.';
     comment on type lock.request_status is
-        'new, then in-progress inside the worker''s transaction, and complete or error when that commits. Nobody else ever sees in-progress.';
+        'new, then in-progress inside the worker''s transaction, and complete or error when that '
+        'commits. No other session ever sees in-progress.';
 end;
 $$;
 -- +goose StatementEnd
 
--- No check constraints: each would cost an insert of one row 3 microseconds. The types, and lock_internal.add_request, say the same.
+-- No check constraints: each would cost an insert of one row 3 microseconds. The types and
+-- lock_internal.add_request check the same.
 create table if not exists lock.request (
     request_id      bigint               not null generated always as identity,
     queue_id        text collate "C"     not null default 'default',
@@ -50,44 +53,51 @@ create table if not exists lock.request (
 );
 
 comment on table lock.request is
-    'Requests for work on entities: the queue of what is outstanding, and the history of what is settled, until it is purged. A plain insert of '
-    'request_type, entity_id and, if wanted, queue_id and payload is as good as lock.enqueue.';
+    'Requests for work on entities. Outstanding ones are the queue, and settled ones the history, '
+    'until they are purged. A plain insert of request_type, entity_id and, if wanted, queue_id '
+    'and payload does what lock.enqueue does.';
 
 comment on column lock.request.request_id is
     'The order of the queue. Transactions may commit in another order.';
 
 comment on column lock.request.process_id is
-    'Who captured it last: the process_id of lock.capture_request.';
+    'The process_id of lock.capture_request that captured it last.';
 
 comment on column lock.request.message is
-    'What lock.settle_request was given, at most 4000 characters of it: why it is in error, or was put back.';
+    'The message of lock.settle_request, at most 4000 characters of it: why the request is in '
+    'error, or was put back.';
 
 comment on column lock.request.tries is
-    'How often it was captured, the capture at hand included; one that was rolled back, or whose worker died, never happened.';
+    'How often it was captured, this time included. A capture that was rolled back, or whose '
+    'worker died, does not count.';
 
 comment on column lock.request.available_at is
-    'Put back to be tried again not before this time; its entity waits as long. Null: at once.';
+    'It was put back, and is not tried again before this time. Its entity waits as long. Null: at '
+    'once.';
 
 comment on column lock.request.created_at is
-    'Set by the trigger that checks a new request. Leave it out: a new request that comes with it is taken as checked, and wakes nobody.';
+    'The trigger that checks a new request sets it. Leave it out: a new request that comes with '
+    'it counts as checked, and wakes nobody.';
 
 comment on column lock.request.started_at is
-    'When it was captured by the worker that settled it.';
+    'When the worker that settled it captured it.';
 
 comment on column lock.request.failed is
-    'Whether it ended in error. Indexed in place of the status, so that capturing a request, which changes that, changes no index.';
+    'Whether it ended in error. An index uses it in place of the status, so that a capture, which '
+    'changes the status, changes no index.';
 
 -- The entity's outstanding requests.
 create index if not exists request_queue_id_entity_id_request_id_idx
     on lock.request (queue_id, entity_id, request_id)
     where settled_at is null;
 
--- The queue. What is outstanding has not failed: saying so keeps the planner from reading an entity's requests by this index.
+-- The queue. An outstanding request has not failed. Saying so keeps the planner from reading an
+-- entity's requests by this index.
 create index if not exists request_queue_id_request_id_idx
     on lock.request (queue_id, request_id)
     where settled_at is null and not failed;
 
--- What was put back until later, for lock.await_request.
+-- Requests that were put back until later, for lock.await_request.
 create index if not exists request_queue_id_available_at_idx
     on lock.request (queue_id, available_at)
     where settled_at is null and available_at is not null;
@@ -101,7 +111,7 @@ create index if not exists request_queue_id_entity_id_request_id_settled_idx
     on lock.request (queue_id, entity_id, request_id)
     where settled_at is not null;
 
--- What failed lately, for lock.queue_depth.
+-- Requests that failed lately, for lock.queue_depth.
 create index if not exists request_queue_id_settled_at_idx
     on lock.request (queue_id, settled_at)
     where failed;
@@ -119,7 +129,8 @@ create table if not exists lock.request_batch (
 );
 
 comment on table lock.request_batch is
-    'Internal: what is captured and not yet settled. Rows live inside one worker''s transaction, and are never committed.';
+    'Internal: requests that are captured and not yet settled. A row lives inside one worker''s '
+    'transaction, and is never committed.';
 
 create table if not exists lock.settled_process (
     process_id  uuid  not null,
@@ -127,9 +138,11 @@ create table if not exists lock.settled_process (
 );
 
 comment on table lock.settled_process is
-    'Internal: always empty. A line of lock.request_batch refers to it at commit, and so cannot be committed.';
+    'Internal: always empty. A row of lock.request_batch refers to it at commit, and so cannot be '
+    'committed.';
 
--- Deferred to the commit, when lock.settle_request has deleted the line. Not on YugabyteDB, where it is not known to spare deleted lines.
+-- Deferred to the commit, when lock.settle_request has deleted the row. YugabyteDB does not have
+-- it: nobody knows whether it spares deleted rows there.
 -- +goose StatementBegin
 do $$
 begin
@@ -148,9 +161,9 @@ $$;
 
 -- file: sql/functions/request/add_request.sql
 -- +goose StatementBegin
--- add_request completes a new request: checks its ids, and wakes the idle workers of its queue.
+-- add_request completes a new request: it checks the ids, and wakes the idle workers of the queue.
 --
--- Producers look at nobody: neither at other requests nor at workers. What they commit is found by the next search.
+-- A producer looks neither at other requests nor at workers. The next search finds what it commits.
 create or replace function lock_internal.add_request()
 returns trigger
 language plpgsql
@@ -170,9 +183,9 @@ begin
         new.settled_at := coalesce(new.settled_at, clock_timestamp());
         return new;
     elsif new.request_status <> 'new' or new.settled_at is not null or new.process_id is not null then
-        raise exception 'a request is inserted as new, and captured by lock.capture_request'
+        raise exception 'a new request is inserted as new, and lock.capture_request captures it'
             using errcode = 'invalid_parameter_value',
-                  hint = 'Leave request_status, process_id and settled_at out; or, for a piece of history, insert it as complete or error.';
+                  hint = 'Leave out request_status, process_id and settled_at. Insert a piece of history as complete or error.';
     end if;
     perform lock_internal.wake('lock_request', new.queue_id);
     return new;
@@ -182,7 +195,8 @@ $$;
 
 -- file: sql/functions/request/entity_number.sql
 -- +goose StatementBegin
--- entity_number is the number of an entity's lock: 64 bits, of a seed that is nobody else's ('requests' in ASCII).
+-- entity_number is the number of an entity's lock: a hash of 64 bits. Its seed, 'requests' in
+-- ASCII, is used nowhere else.
 create or replace function lock_internal.entity_number(
     queue_id   text,
     entity_id  text
@@ -198,10 +212,12 @@ $$;
 
 -- file: sql/functions/request/try_entity.sql
 -- +goose StatementBegin
--- try_entity takes the lock of an entity until the transaction ends, if nobody else has it; never waits.
+-- try_entity takes the lock of an entity until the transaction ends, if nobody else has it; never
+-- waits.
 --
--- Whoever works on an entity holds this lock. Producers never ask for it. The number is a hash: two entities with one number
--- are not worked on at once, which costs time and nothing else. It is in the space of two integers, so it is no key's.
+-- A worker holds this lock while it works on an entity. Producers never ask for it. The number is a
+-- hash. Two entities with one number are not worked on at once, which costs time and nothing else.
+-- The number is in the space of two integers, so no key lock has it.
 create or replace function lock_internal.try_entity(
     queue_id   text,
     entity_id  text
@@ -227,20 +243,30 @@ $$;
 
 -- file: sql/functions/request/capture_request.sql
 -- +goose StatementBegin
--- capture_request takes the next work of a queue for the caller's transaction: one entity's create, or all its updates.
+-- capture_request takes the next work of a queue for the caller's transaction: one entity's create,
+-- or all its updates.
 --
--- A worker has an entity when it holds the entity's lock (lock_internal.try_entity), until its transaction ends. Only it
--- settles. So what a statement after the lock sees outstanding is outstanding: whoever had the lock before has committed by
--- then, and that statement's snapshot is newer. This takes READ COMMITTED: elsewhere the snapshot is older than the lock.
--- Producers insert and look at nothing. What they commit after that snapshot is in nobody's batch: the next capture has it.
--- The walk's snapshot is older than the lock, so a worker may get the lock of an entity that another has just settled. It
--- gives it back, by the end of the inner block, which is a subtransaction: else the entity's next requests would wait for a
--- transaction that does not work on them. It does the same for an entity of which something was put back until later, and
--- for one that this transaction has captured already.
--- An operator who settles a request by hand is waited for, and what was settled meanwhile is left out.
+-- A worker has an entity while it holds the entity's lock (lock_internal.try_entity), until its
+-- transaction ends. Only the holder settles. The worker that had the lock before has committed, and
+-- a statement that begins after the lock has a newer snapshot. So what that statement sees
+-- outstanding is outstanding. This needs READ COMMITTED: elsewhere the snapshot is older than the
+-- lock.
 --
--- The row comparison leaves only one index that has the order: without statistics the planner would take the primary key.
--- For the same reason only the walk says "not failed", and the update looks at the status: see the indexes of lock.request.
+-- Producers insert and look at nothing. What they commit after that snapshot is in nobody's batch.
+-- The next capture finds it.
+--
+-- The walk's snapshot is older than the lock. So a worker may get the lock of an entity that
+-- another has just settled. It gives the lock back by ending the inner block, which is a
+-- subtransaction. Otherwise the entity's next requests would wait for a transaction that does not
+-- work on them. The same happens to an entity with a request that was put back until later, and to
+-- one that this transaction has already captured.
+--
+-- The update waits for an operator who settles a request by hand. It leaves out what was settled
+-- meanwhile.
+--
+-- The row comparison leaves only one index that has the order. Without statistics the planner would
+-- take the primary key. For the same reason only the walk says "not failed", and the update looks
+-- at the status: see the indexes of lock.request.
 create or replace function lock.capture_request(
     process_id  uuid,
     after       bigint  default 0,
@@ -267,8 +293,9 @@ begin
                   hint = 'Pass gen_random_uuid() as process_id, and as after 0 or the first request_id of the last batch.';
     elsif capture_request.queue_id is null or capture_request.queue_id = '' or octet_length(capture_request.queue_id) > 1024 then
         perform lock_internal.check_id(capture_request.queue_id, 'queue_id');
+    elsif pg_is_in_recovery() then
+        perform lock_internal.check_primary();
     end if;
-    perform lock_internal.check_primary();
     if lock_internal.is_yugabyte() and to_regproc('yb_get_effective_transaction_isolation_level') is not null then
         execute format('select %s()', to_regproc('yb_get_effective_transaction_isolation_level')) into isolation;
     end if;
@@ -278,16 +305,6 @@ begin
                   hint = 'Begin it with: begin isolation level read committed. On YugabyteDB enable yb_enable_read_committed_isolation.';
     end if;
 
-    -- One descent of an index that holds what is paused, and nothing else.
-    if exists (
-        select
-        from lock.queue_pause
-        where queue_pause.kind = 'request'
-          and queue_pause.queue_id = capture_request.queue_id
-          and queue_pause.resumed_at is null
-    ) then
-        return;
-    end if;
     for candidate in
         select request.entity_id
         from lock.request
@@ -297,6 +314,13 @@ begin
           and not request.failed
           and request.request_status = 'new'
           and (request.available_at is null or request.available_at <= clock_timestamp())
+          and not exists (
+            select
+            from lock.queue_pause
+            where queue_pause.kind = 'request'
+              and queue_pause.queue_id = capture_request.queue_id
+              and queue_pause.resumed_at is null
+          )
         order by request.queue_id, request.request_id
     loop
         continue when candidate.entity_id = any (met);
@@ -346,16 +370,22 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.capture_request(uuid, bigint, text) is
-    'Takes the first work of the queue that nobody else has, in the order of the outstanding requests behind the line after: the create of '
-    'that request''s entity alone, or else all its outstanding updates, oldest first, as in-progress for process_id, tries + 1. No row: nothing can be had '
-    'now, or the queue is paused (lock.pause_queue). Never waits; what others work on, and what is put back until later, is skipped here. The entity is the caller''s until its '
-    'transaction ends, and that transaction must call lock.settle_request before it commits (23503 settle_request_before_commit); rolled '
-    'back, also to a savepoint, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not READ COMMITTED, '
-    '25006 read-only. After the lock state machine of a spreadsheet service; see docs/request.md.';
+    'Takes the first work of the queue that nobody else has, and returns its requests. The search '
+    'follows the order of the outstanding requests, behind the line after. It takes the create of '
+    'the first request''s entity alone. Without a create it takes all outstanding updates of that '
+    'entity, oldest first. The requests become in-progress for process_id, and tries grows by 1. '
+    'No row: nothing can be had now, or the queue is paused (lock.pause_queue). Never waits: it '
+    'skips what others work on, and what is put back until later. The caller has the entity until '
+    'its transaction ends. That transaction must call lock.settle_request before it commits '
+    '(23503 settle_request_before_commit). After a rollback, also one to a savepoint, and when '
+    'the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not '
+    'READ COMMITTED, 25006 read-only. After the lock state machine of a spreadsheet service; see '
+    'docs/request.md.';
 
 -- file: sql/functions/request/next_request_in.sql
 -- +goose StatementBegin
--- next_request_in says after how long the next request that was put back until later can be captured; null: none was.
+-- next_request_in says how soon the next request that was put back until later can be captured;
+-- null: there is none.
 create or replace function lock_internal.next_request_in(
     queue_id  text
 )
@@ -392,9 +422,10 @@ $$;
 
 -- file: sql/functions/request/await_request.sql
 -- +goose StatementBegin
--- await_request captures the next requests for the caller's transaction, or says how long to sleep after it.
+-- await_request captures the next requests for the caller's transaction, or says how long to sleep.
 --
--- The listing as idle is that of lock.await_task: by one call, and the look that counts by the next.
+-- It lists the worker as idle as lock.await_task does: one call lists, and the look of the next
+-- call counts.
 create or replace function lock.await_request(
     process_id  uuid,
     after       bigint    default null,
@@ -456,21 +487,28 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.await_request(uuid, bigint, text, text, interval) is
-    'Captures the next requests as lock.capture_request does, with the same arguments, for the caller''s transaction, or says how long to sleep. Returns the '
-    'requests, to be settled with lock.settle_request before the commit, or, when there is none, one row whose request_id is null: commit then, too; '
-    'sleep is for how many seconds to sleep unless a notification on channel lock_request, with the queue''s id as payload, has come since this call '
-    'began. Then call again, in a new transaction: nothing is lost, and nobody polls, but every poll, and at most once a second while a '
-    'transaction is open that may have missed it. after: the request_id of the last answer''s first row (null: from the beginning); behind the last it begins again by itself. listen before the first call '
-    'and after each reconnection. worker: a name that no other worker has (null: this session). At a worker''s end: lock.stop_idling, or nothing. '
-    'What another worker leaves that dies is found after poll at the latest. Where notifications do not arrive, pass a shorter poll. '
-    'Errors: those of lock.capture_request; 22023 bad worker or poll; 25001 called again in the transaction that found nothing.';
+    'Captures the next requests for the caller''s transaction, or says how long to sleep. It takes '
+    'the arguments of lock.capture_request. When there are requests, it returns them: settle them '
+    'with lock.settle_request before the commit. When there are none, it returns one row whose '
+    'request_id is null: commit then, too. Its sleep is in seconds. A notification on channel '
+    'lock_request, with the queue''s id as payload, that came since this call began ends the '
+    'sleep early. Then call again, in a new transaction. Nothing is lost. The worker asks nothing '
+    'between polls. While a transaction is open that may have missed the worker, it asks at most '
+    'once a second. after: the request_id of the last answer''s first row; null: from the '
+    'beginning. When nothing is left behind that line, the search starts from the beginning by '
+    'itself. Call listen before the first call and after each reconnection. worker: a name that '
+    'no other worker has; null: this session. A worker that ends calls lock.stop_idling, or does '
+    'nothing. Requests of a worker that dies are found after poll at the latest. Where '
+    'notifications do not arrive, pass a shorter poll. Errors: those of lock.capture_request; '
+    '22023 bad worker or poll; 25001 called again in the transaction that found nothing.';
 
 -- file: sql/functions/request/cancel_request.sql
 -- +goose StatementBegin
--- cancel_request ends a request that nobody works on as error, and records who did so and why.
+-- cancel_request ends a request that nobody works on as error, and records the operator and the
+-- reason.
 --
--- It takes the entity's lock, as a worker does, and looks in a later statement. So the request is outstanding and nobody else's
--- when it is ended, and its transaction is the only one that ends it.
+-- It takes the entity's lock, as a worker does, and looks at the request in a later statement. So
+-- the request is outstanding when it is ended, no worker has it, and no other transaction ends it.
 create or replace function lock.cancel_request(
     request_id  bigint,
     reason      text
@@ -498,11 +536,12 @@ begin
     if not found then
         raise exception 'there is no request %', cancel_request.request_id
             using errcode = 'no_data_found',
-                  hint = 'It may have been settled and purged.';
+                  hint = 'It may have been settled and purged: look at lock.request_history.';
     elsif wanted.settled_at is not null or not lock_internal.try_entity(wanted.queue_id, wanted.entity_id) then
         return false;
     end if;
-    -- Workers pass over the entity until this transaction ends, whatever it finds. What they missed can be had then.
+    -- Workers pass over the entity until this transaction ends, whatever it finds. They are woken
+    -- then, because they may have missed something.
     perform lock_internal.wake('lock_request', wanted.queue_id);
     update lock.request
     set request_status = 'error',
@@ -527,17 +566,23 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.cancel_request(bigint, text) is
-    'For the schema''s owner. Ends an outstanding request as error, with the reason (1 to 1024 bytes) as its message, and returns true; false when it is settled, or a worker '
-    'has its entity now: ask again later. lock.forced_release records the operator, the reason and the request. The entity is the caller''s until the transaction ends; rolled back, it '
-    'never was. A create that is cancelled frees the updates behind it, as one that ended in error does. Never waits. Wakes idle workers at commit. '
-    'Errors: 22004 null, 22023 bad reason, P0002 no such request, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Ends an outstanding request as error, and returns true. The reason '
+    '(1 to 1024 bytes) becomes its message. Returns false when the request is settled, or when a '
+    'worker has its entity now: ask again later. lock.forced_release records the operator, the '
+    'reason and the request. The caller has the entity until the transaction ends. After a '
+    'rollback the request is as it was. A cancelled create frees the updates behind it, as a '
+    'create that ended in error does. Never waits. Wakes idle workers at commit. Errors: 22004 '
+    'null, 22023 bad reason, P0002 no such request, 25006 read-only or standby, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/request/enqueue.sql
 -- +goose StatementBegin
--- enqueue adds a request to a queue and returns its id; it counts when the caller's transaction commits.
+-- enqueue adds a request to a queue and returns its id; it counts when the caller's transaction
+-- commits.
 --
--- A create looks first, because the insert of a second one would wait for the worker of the first. Two that are made at the
--- same time do not see each other, and then one waits for the other's transaction.
+-- A create looks first. The insert of a second create would wait for the worker that has the first.
+-- Two creates that are made at the same time do not see each other, and one waits for the other's
+-- transaction.
 create or replace function lock.enqueue(
     request_type  text,
     entity_id     text,
@@ -561,7 +606,7 @@ begin
     elsif enqueue.request_type not in ('create', 'update') then
         raise exception 'request_type is %, and must be create or update', left(enqueue.request_type, 60)
             using errcode = 'invalid_parameter_value',
-                  hint = 'A create is worked on alone; updates that wait for one entity are worked on together.';
+                  hint = 'Pass create or update. A worker gets a create alone, and all waiting updates of one entity together.';
     end if;
     if enqueue.request_type = 'update' then
         insert into lock.request (request_type, entity_id, payload, queue_id)
@@ -586,7 +631,7 @@ begin
         raise exception 'entity % of queue % has a create already', enqueue.entity_id, enqueue.queue_id
             using errcode = 'unique_violation',
                   constraint = 'request_one_create',
-                  hint = 'An entity has one create until that is in error or purged: enqueue an update, or see lock.request_history.';
+                  hint = 'Enqueue an update, or look at lock.request_history. An entity has one create until that is in error or purged.';
     end if;
     return added;
 end;
@@ -594,14 +639,18 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.enqueue(text, text, jsonb, text) is
-    'Adds a request, create or update, for an entity (1 to 1024 bytes) to a queue, and returns its id. It is part of the caller''s '
-    'transaction: rolled back, it never was. Never waits for workers, and not for other producers, except a second create of one entity '
-    'for the first''s transaction. Workers that idle are woken at commit. Errors: 22004 null, 22023 bad type or id, 23505 the entity '
-    'has a create already that is not in error (40001 under REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a spreadsheet service; see docs/request.md.';
+    'Adds a request, create or update, for an entity (1 to 1024 bytes) to a queue, and returns its '
+    'id. It is part of the caller''s transaction: after a rollback it never was. Never waits for '
+    'a worker. Waits for another producer only with a second create of one entity, until the '
+    'first''s transaction ends. Idle workers are woken at commit. Errors: 22004 null, 22023 bad '
+    'type or id, 23505 the entity has a create already that is not in error (40001 under '
+    'REPEATABLE READ when that is newer than the snapshot). After the lock state machine of a '
+    'spreadsheet service; see docs/request.md.';
 
 -- file: sql/functions/request/purge_requests.sql
 -- +goose StatementBegin
--- purge_requests deletes at most max requests that were settled longer ago than older_than, oldest first; how many.
+-- purge_requests deletes at most max requests that were settled longer ago than older_than, oldest
+-- first, and returns how many.
 create or replace function lock.purge_requests(
     older_than  interval,
     max         integer  default 10000
@@ -635,13 +684,15 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.purge_requests(interval, integer) is
-    'Deletes at most max requests, of all queues, that were settled longer ago than older_than, oldest first, and returns how many: call it '
-    'again, in a new transaction, until it returns less than max. Never waits, never stands in a worker''s way, never touches what is '
-    'outstanding. A purged create may be created again. Errors: 22004 null, 22023 bad interval or max, 40001 under REPEATABLE READ.';
+    'Deletes at most max requests that were settled longer ago than older_than, oldest first, of '
+    'all queues. Returns how many. Call it again, in a new transaction, until it returns less '
+    'than max. Never waits, never makes a worker wait, and never touches an outstanding request. '
+    'A purged create may be created again. Errors: 22004 null, 22023 bad interval or max, 40001 '
+    'under REPEATABLE READ.';
 
 -- file: sql/functions/request/request_history.sql
 -- +goose StatementBegin
--- request_history answers what happened to an entity: its newest requests, outstanding and settled, newest first.
+-- request_history returns the newest requests of an entity, outstanding and settled, newest first.
 create or replace function lock.request_history(
     entity_id  text,
     queue_id   text     default 'default',
@@ -689,16 +740,19 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.request_history(text, text, integer) is
-    'The newest max requests of an entity, outstanding and settled, newest first: when each was made, started and settled, by which process, '
-    'how often it was tried, and its message. Waits for nobody; what a worker is at is shown as new until it commits. '
-    'Errors: 22004 null, 22023 bad id or max.';
+    'The newest max requests of an entity, outstanding and settled, newest first. Each shows when '
+    'it was made, started and settled, by which process, how often it was tried, and its message. '
+    'Never waits. A request that a worker has now shows as new until that worker commits. Errors: '
+    '22004 null, 22023 bad id or max.';
 
 -- file: sql/functions/request/retry_request.sql
 -- +goose StatementBegin
--- retry_request enqueues what a request that ended in error asked for once more, as a new request at the queue's end.
+-- retry_request enqueues a request that ended in error once more, as a new request at the queue's
+-- end.
 --
--- The old request stays as it is: it is history. Two who retry one request at once make two new ones, as two who enqueue do;
--- of a create there is one, since an entity has one create that is not in error.
+-- The old request stays as history. Two callers that retry one request at once make two new
+-- updates, as two calls of enqueue do. Of a create they make one, since an entity has one create
+-- that is not in error.
 create or replace function lock.retry_request(
     request_id  bigint
 )
@@ -723,11 +777,11 @@ begin
     if not found then
         raise exception 'there is no request %', retry_request.request_id
             using errcode = 'no_data_found',
-                  hint = 'It may have been purged: enqueue it as you did the first time.';
+                  hint = 'It may have been purged: call lock.enqueue as you did the first time.';
     elsif ended.request_status <> 'error' then
-        raise exception 'request % is %, and only one that ended in error is enqueued once more', ended.request_id, ended.request_status
+        raise exception 'request % is %, and only a request that ended in error can be retried', ended.request_id, ended.request_status
             using errcode = 'object_not_in_prerequisite_state',
-                  hint = 'What is new or in-progress has its try ahead; what is complete is done.';
+                  hint = 'Wait for a new or in-progress request. To do a complete one again, call lock.enqueue.';
     end if;
     return lock.enqueue(ended.request_type::text, ended.entity_id, ended.payload, ended.queue_id);
 end;
@@ -735,16 +789,20 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.retry_request(bigint) is
-    'Enqueues what a request that ended in error asked for once more, at the end of its queue, and returns the new request''s id. The old one '
-    'stays as history. Part of the caller''s transaction; waits as lock.enqueue does. Called twice it enqueues an update twice. Errors: 22004 null, P0002 no such '
-    'request, 55000 it is not in error, 23505 a create whose entity has been created since.';
+    'Enqueues a request that ended in error once more, at the end of its queue, and returns the '
+    'new request''s id. The old request stays as history. It is part of the caller''s '
+    'transaction, and waits as lock.enqueue does. Called twice it enqueues an update twice. '
+    'Errors: 22004 null, P0002 no such request, 55000 it is not in error, 23505 a create whose '
+    'entity has been created since.';
 
 -- file: sql/functions/request/settle_request.sql
 -- +goose StatementBegin
--- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
+-- settle_request ends what a process captured in this transaction, and returns how many requests:
+-- as complete or error, or as new for another try.
 --
--- Nobody interleaves: the transaction holds the entities' locks. A request that came later is not in request_batch. What is
--- put back until later makes its whole entity wait: capture_request looks at all that is outstanding of it.
+-- Nobody interleaves, because the transaction holds the entities' locks. A request that came later
+-- is not in request_batch. A request that is put back until later makes its whole entity wait:
+-- capture_request looks at all outstanding requests of the entity.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -762,7 +820,6 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
     ended    constant timestamptz := case when settle_request.status <> 'new' then clock_timestamp() end;
-    ids      bigint[];
     until    timestamptz;
     settled  bigint;
 begin
@@ -773,31 +830,24 @@ begin
     elsif settle_request.status not in ('complete', 'error', 'new') then
         raise exception 'status is %, and must be complete, error or new', left(settle_request.status, 60)
             using errcode = 'invalid_parameter_value',
-                  hint = 'new puts the requests back for another try.';
+                  hint = 'Pass complete or error, or new to put the requests back for another try.';
     elsif settle_request.delay is distinct from interval '0' then
         perform lock_internal.check_interval(settle_request.delay, 'delay', false);
         if settle_request.status <> 'new' then
-            raise exception 'what is settled as % cannot have a delay', settle_request.status
+            raise exception 'a request that is settled as % cannot have a delay', settle_request.status
                 using errcode = 'invalid_parameter_value',
-                      hint = 'A delay is for status new: the time until the next try.';
+                      hint = 'Pass a delay with status new only: it is the time until the next try.';
         end if;
     end if;
 
+    if settle_request.delay > interval '0' then
+        until := (lock_internal.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
+    end if;
     with batch as (
         delete from lock.request_batch
         where request_batch.process_id = settle_request.process_id
         returning request_batch.request_ids
     )
-    select array_agg(settling.request_id)
-    into ids
-    from batch
-    cross join unnest(batch.request_ids) as settling(request_id);
-    if ids is null then
-        return 0;
-    end if;
-    if settle_request.delay > interval '0' then
-        until := (lock_internal.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
-    end if;
     update lock.request
     set request_status = settle_request.status::lock.request_status,
         process_id = case when ended is not null then request.process_id end,
@@ -805,7 +855,7 @@ begin
         message = left(settle_request.message, 4000),
         available_at = until,
         settled_at = ended
-    where request.request_id = any (ids);
+    where request.request_id = any (array(select unnest(batch.request_ids) from batch));
     get diagnostics settled = row_count;
     return settled;
 end;
@@ -813,10 +863,12 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.settle_request(uuid, text, text, interval) is
-    'Settles everything that process_id captured in this transaction as complete or error, with a message whose first 4000 characters are kept, and returns how many '
-    'requests that were (0: none, settled already, or another transaction''s). new puts them back at their old place for another try '
-    'instead, not before delay is over; lock.capture_request counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
-    'Errors: 22004 null, 22023 bad status or delay.';
+    'Settles everything that process_id captured in this transaction, as complete or error. It '
+    'keeps the first 4000 characters of message. Returns how many requests that were. 0: there '
+    'were none, they are settled already, or another transaction has them. Status new puts them '
+    'back at their old place for another try, not before delay is over. lock.capture_request '
+    'counts the tries. The caller has the entity until the transaction ends. Never waits. Errors: '
+    '22004 null, 22023 bad status or delay.';
 
 -- end of functions
 

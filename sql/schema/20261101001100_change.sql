@@ -38,7 +38,7 @@ begin
     ) then
         raise exception 'table % has no column "%"', check_tracked.target::regclass, check_tracked.entity_column
             using errcode = 'undefined_column',
-                  hint = 'Call lock.track_changes with the column that names the entity, or lock.untrack_changes.';
+                  hint = 'Call lock.track_changes with the column that names the entity, or stop tracking with lock.untrack_changes.';
     end if;
 end;
 $$;
@@ -46,14 +46,17 @@ $$;
 
 -- file: sql/functions/change/recorded_columns.sql
 -- +goose StatementBegin
--- recorded_columns is null where to_jsonb may make a row's image, and else the columns from which an image is made.
+-- recorded_columns returns the columns from which a row's image is made, or null where to_jsonb may
+-- make it.
 --
--- The triggers run with the rights of the schema's owner. to_jsonb calls a cast to json where a type has one, and whoever owns
--- a type can give it one that runs code. So a column of a type that is not the server's own is written by its output function
--- instead, which only a superuser can define: an enum as its label, anything else as text. A domain counts as what it is over.
+-- The triggers run with the rights of the schema's owner. to_jsonb calls a cast to json where a
+-- type has one. The owner of a type can give it a cast that runs code. So the output function,
+-- which only a superuser can define, writes a column of a type that is not the server's own. An
+-- enum becomes its label, anything else text. A domain counts as its base type.
 --
--- A snapshot that is older than the statement may show other columns than the rows have. So outside READ COMMITTED, and on
--- YugabyteDB, every image is made from columns, and a column whose type is not the one that was judged here is written as text.
+-- A snapshot that is older than the statement may show other columns than the rows have. So outside
+-- READ COMMITTED, and on YugabyteDB, every image is made from columns. A column whose type is not
+-- the one that was judged here is written as text.
 create or replace function lock_internal.recorded_columns(
     target  oid
 )
@@ -108,9 +111,12 @@ $$;
 
 -- file: sql/functions/change/record_images.sql
 -- +goose StatementBegin
--- record_images records changes of a table, given as images of their rows: of an insert only new ones, of a delete only old ones.
+-- record_images records changes of a table, given as images of their rows.
 --
--- A change that belongs to no entity, or to one with an impossible id, is recorded under the table's own name.
+-- An insert has only new images, and a delete only old ones. A change without an entity, or with an
+-- impossible id, is recorded under the table's own name.
+--
+-- It is in PL/pgSQL, because the server plans a function in SQL at every call.
 create or replace function lock_internal.record_images(
     changed        text,
     operation      text,
@@ -121,11 +127,13 @@ create or replace function lock_internal.record_images(
     created_at     timestamptz
 )
 returns void
-language sql
+language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
     insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
     select
         record_images.queue_id,
@@ -144,6 +152,7 @@ as $$
         where side.is_there
     ) as entity
     order by change.ordinal;
+end;
 $$;
 -- +goose StatementEnd
 
@@ -151,10 +160,12 @@ $$;
 -- +goose StatementBegin
 -- record_change is the row trigger that records one change of a table as a request.
 --
--- For partitioned tables, whose partitions may be written directly and come later, and for YugabyteDB, which has no
--- transition tables. Everywhere else record_changes does the same, a statement at a time.
+-- A partitioned table has it, because its partitions may be written directly and come later. So has
+-- every table on YugabyteDB, which has no transition tables. Elsewhere record_changes does the
+-- same, a statement at a time.
 --
--- The settings are those that JSON depends on: one value must be one entity, whoever writes it.
+-- JSON depends on the settings. They are fixed here so that one value is one entity, whoever writes
+-- it.
 create or replace function lock.record_change()
 returns trigger
 language plpgsql
@@ -195,25 +206,30 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.record_change() is
-    'Row trigger of lock.track_changes. Runs with the rights of its owner, and nothing of the table''s owner with them. Granted '
-    'to the owners of tables that may be tracked.';
+    'Row trigger of lock.track_changes. It runs with the rights of its own owner, and none of the '
+    'table owner''s. Grant it to the owners of tables that may be tracked.';
 
 -- file: sql/functions/change/record_changes.sql
 -- +goose StatementBegin
--- record_changes is the statement trigger that records all changes of a statement as requests, and every truncate.
+-- record_changes is the statement trigger that records all changes of a statement as requests, and
+-- every truncate.
 --
--- The transition tables of an update are filled in step, one old and one new row at a time, and a scan returns them in that
--- order: so the n-th old row is the n-th new row before the change, whatever the table has for a key.
+-- An update fills its two transition tables in step, one old and one new row at a time. A scan
+-- returns them in that order. So the n-th old row is the n-th new row before the change, whatever
+-- the table's key is.
 --
--- A few rows go one by one through lock_internal.add_request; many come with their created_at, which spares them that.
--- Nested loops are off because the plan is kept from one statement to the next, and made for a single row it would be
--- quadratic for 100,000.
--- "offset 0" keeps a payload from being built once for each use.
--- A table with columns of types that are not the server's own is recorded by way of arrays: see lock_internal.recorded_columns.
--- The body has one query for each operation, because their transition tables differ.
+-- A few rows go one by one through lock_internal.add_request. Many rows come with their created_at,
+-- which spares them that. The plan is kept from one statement to the next. Nested loops are off,
+-- because a plan for a single row would be quadratic for 100,000. "offset 0" keeps the server from
+-- building a payload once for each use.
 --
--- The table's owner may have made the trigger by hand. Without transition tables their names would be those of temporary tables
--- or views of the owner's, which run code: hence the first test. Columns may have any name: "x.*" is a row, where "x" may be a column.
+-- A table with columns of types that are not the server's own is recorded through arrays: see
+-- lock_internal.recorded_columns. The body has one query for each operation, because their
+-- transition tables differ.
+--
+-- The table's owner may have made the trigger by hand. Without transition tables their names could
+-- be temporary tables or views of the owner's, which run code: hence the first test. A column may
+-- have any name: "x.*" is a row, where "x" may be a column.
 create or replace function lock.record_changes()
 returns trigger
 language plpgsql
@@ -339,12 +355,12 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.record_changes() is
-    'Statement trigger of lock.track_changes. Runs with the rights of its owner, and nothing of the table''s owner with them. '
-    'Granted to the owners of tables that may be tracked.';
+    'Statement trigger of lock.track_changes. It runs with the rights of its own owner, and none '
+    'of the table owner''s. Grant it to the owners of tables that may be tracked.';
 
 -- file: sql/functions/change/untrack_changes.sql
 -- +goose StatementBegin
--- untrack_changes stops recording the changes of a table; what is recorded stays.
+-- untrack_changes stops recording the changes of a table; recorded changes stay.
 create or replace function lock.untrack_changes(
     target  regclass
 )
@@ -381,15 +397,19 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.untrack_changes(regclass) is
-    'Stops recording the changes of a table; without effect on one that is not tracked. What is recorded stays and is worked on. Run it as the '
-    'table''s owner; waits for the table''s readers and writers, and stops them until the transaction ends. Errors: 22004 null, 42501 not the owner.';
+    'Stops recording the changes of a table. It does nothing to a table that is not tracked. '
+    'Recorded changes stay, and workers work on them. Call it as the table''s owner. It waits for '
+    'the table''s readers and writers, and stops them until the transaction ends. Errors: 22004 '
+    'null, 42501 not the owner.';
 
 -- file: sql/functions/change/track_changes.sql
 -- +goose StatementBegin
--- track_changes records every change of a table from now on as an update request of the entity that a column names.
+-- track_changes records every change of a table from now on, as an update request of the entity
+-- that a column names.
 --
--- An ordinary table on PostgreSQL gets statement triggers, all others a row trigger: see lock.record_change. Truncating is
--- recorded by a trigger on every table of a partition tree, since it does not pass from one to the other.
+-- An ordinary table on PostgreSQL gets statement triggers. All others get a row trigger: see
+-- lock.record_change. Every table of a partition tree gets a trigger for truncate, because a
+-- truncate of one does not fire the triggers of another.
 create or replace function lock.track_changes(
     target         regclass,
     entity_column  name,
@@ -413,7 +433,7 @@ begin
     if track_changes.queue_id is null or octet_length(track_changes.queue_id) not between 1 and 1024 then
         raise exception 'queue_id must not be null, empty or longer than 1024 bytes'
             using errcode = case when track_changes.queue_id is null then '22004' else '22023' end,
-                  hint = 'Leave it out for changes.';
+                  hint = 'Pass a text of 1 to 1024 bytes, or leave it out: the queue is then changes.';
     end if;
     select pg_class.relkind, pg_class.relispartition, pg_namespace.nspname as schema, pg_class.relowner, pg_get_userbyid(pg_class.relowner) as owner
     into place
@@ -423,11 +443,11 @@ begin
     if place.relkind is null or place.relkind not in ('r', 'p') or place.schema in ('lock', 'lock_internal', 'pg_catalog', 'information_schema') then
         raise exception '% cannot be tracked', track_changes.target
             using errcode = 'wrong_object_type',
-                  hint = 'Pass an ordinary or a partitioned table that is not the system''s, nor of schema lock.';
+                  hint = 'Pass an ordinary or a partitioned table outside schema lock and the system''s schemas.';
     elsif place.relispartition then
         raise exception '% is a partition', track_changes.target
             using errcode = 'wrong_object_type',
-                  hint = format('Track %s: that records the changes of all its partitions.', pg_partition_root(track_changes.target));
+                  hint = format('Track %s: this records the changes of all its partitions.', pg_partition_root(track_changes.target));
     elsif not has_function_privilege(place.relowner, 'lock.record_change()', 'execute')
         or not has_function_privilege(place.relowner, 'lock.record_changes()', 'execute')
     then
@@ -475,13 +495,17 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.track_changes(regclass, name, text) is
-    'Records every insert, update and delete of a table, whoever makes it, as an update request of the entity that entity_column names, in the '
-    'same transaction: payload is {table, operation, old, new}; a column of a type of your own is in it as text. An update that changes the column is recorded for both entities; a truncate, '
-    'and a change whose entity is null, empty or longer than 1024 bytes, under the table''s own name. Called again it replaces column and '
-    'queue. Those who write to the table need no right on schema lock. Run it as the table''s owner, who needs execute on lock.record_change() and '
-    'lock.record_changes(), also where a superuser runs it; takes a lock on the table that waits for its writers and stops them until the transaction ends. '
-    'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed, 42710 another '
-    'session has just tracked it: call again.';
+    'Records every insert, update and delete of a table, whoever makes it, in the same '
+    'transaction. Each becomes an update request of the entity that entity_column names. The '
+    'payload is {table, operation, old, new}. A column of a type of your own is in it as text. An '
+    'update that changes entity_column is recorded for both entities. A truncate is recorded '
+    'under the table''s own name. So is a change whose entity is null, empty or longer than 1024 '
+    'bytes. Called again it replaces column and queue. A role that writes to the table needs no '
+    'right on schema lock. Call it as the table''s owner. The owner needs execute on '
+    'lock.record_change() and lock.record_changes(), also where a superuser calls it. It takes a '
+    'lock on the table: it waits for the table''s writers, and stops them until the transaction '
+    'ends. Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a '
+    'partition, 42501 not allowed, 42710 another session has just tracked it: call again.';
 
 -- end of functions
 

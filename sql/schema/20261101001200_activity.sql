@@ -30,9 +30,11 @@ create table if not exists lock.key_session (
 );
 
 comment on table lock.key_session is
-    'The row type of what lock.who() answers. Always empty. key; name (by number where no name is known); mode (shared, exclusive, or unknown: a holder on the row engine); granted '
-    '(false: waits); pid (0: a prepared transaction); owner (the role); application; since (granted: when the transaction began; else when the wait did); blocked_by (the '
-    'sessions that a waiter waits for, those in front in the queue included); state, transaction_since and query of the session; hint (a '
+    'The row type of lock.who(). Always empty. key; name (by number where no name is known); mode '
+    '(shared, exclusive, or unknown: a holder on the row engine); granted (false: waits); pid (0: '
+    'a prepared transaction); owner (the role); application; since (granted: when the transaction '
+    'began; else when the wait did); blocked_by (the sessions that a waiter waits for, those in '
+    'front in the queue included); state, transaction_since and query of the session; hint (in a '
     'row of its own, whose mode, granted and pid are null: a key that looks alike is in use).';
 
 create table if not exists lock.queue_size (
@@ -49,16 +51,18 @@ create table if not exists lock.queue_size (
 );
 
 comment on table lock.queue_size is
-    'The row type of what lock.queue_sizes() answers, with the columns of lock.queue_depth. Always empty.';
+    'The row type of lock.queue_sizes(), with the columns of lock.queue_depth. Always empty.';
 
 -- functions of activity: written by make migration, not by hand
 
 -- file: sql/functions/activity/queue_sizes.sql
 -- +goose StatementBegin
--- queue_sizes is lock.queue_depth for monitors: it counts to max and no further, by the indexes alone.
+-- queue_sizes is lock.queue_depth for monitors: it counts to max and no further, by the indexes
+-- alone.
 --
--- The recursions hop from one queue to the next one in the indexes, so that a long queue costs no more than a short one.
--- Of a queue's requests an equality would let the planner walk the primary key instead, through the whole history.
+-- The recursions hop from one queue to the next in the indexes, so a long queue costs no more than
+-- a short one. With an equality on a queue's requests the planner would walk the primary key
+-- instead, through the whole history.
 create or replace function lock.queue_sizes(
     max  integer  default 1000
 )
@@ -279,16 +283,20 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.queue_sizes(integer) is
-    'lock.queue_depth at a bounded cost, for monitors: the same columns, but each count ends at max (1000), and of each kind at most max queues are looked at, by name. '
-    'What differs: tasks in progress without a timeout are in no index, and so not in running; of requests, ready, delayed and oldest_ready are those among the '
-    'first max that are outstanding. Waits for nobody, changes nothing, works on a standby; costs some index entries for each queue, and at most max for each count. '
-    'Errors: 22004 null, 22023 max below 1.';
+    'lock.queue_depth at a bounded cost, for monitors. It has the same columns, but each count '
+    'ends at max (1000). Of each kind it looks at no more than max queues, by name. Two things '
+    'differ. running leaves out tasks in progress without a timeout, which no index has. Of '
+    'requests, ready, delayed and oldest_ready count the first max that are outstanding. Waits '
+    'for nobody, changes nothing, works on a standby. It costs some index entries for each queue, '
+    'and at most max for each count. Errors: 22004 null, 22023 max below 1.';
 
 -- file: sql/functions/activity/row_at.sql
 -- +goose StatementBegin
--- row_at names the row that somebody waits for, by the address that pg_locks shows; null: not a row with a name.
+-- row_at names the row that somebody waits for, by the address in pg_locks; null: not a row with a
+-- name.
 --
--- YugabyteDB has no such addresses, and shows no tuple locks. Only ids leave this function: roles call it through lock.blocked.
+-- YugabyteDB has no such addresses, and shows no tuple locks. Only ids leave this function: roles
+-- call it through lock.blocked.
 create or replace function lock_internal.row_at(
     relation  regclass,
     page      integer,
@@ -328,22 +336,32 @@ $$;
 
 -- file: sql/functions/activity/waiters.sql
 -- +goose StatementBegin
--- waiters lists who waits for a key, or for a row of schema lock, and the root of the chain that each stands in.
+-- waiters lists the sessions that wait for a key, or for a row of schema lock, and the root of each
+-- one's chain.
 --
--- It runs with the caller's rights, because that is what PostgreSQL hides the queries of other roles by.
--- pg_locks is read once, and the lock manager is asked once for each waiting session of the server: a chain may lead through
--- locks of any sort. An object is what is waited for. A node is a session's pid, or the virtual transaction
--- of a prepared one. Of an object with two modes every holder is in front of whoever waits, if only behind another waiter. So the
--- edges lead to holders alone, because those to the rest of the queue are as many as its square. The roots are carried backwards
--- along the edges. On YugabyteDB pg_blocking_pids sees no row locks: ybdetails has the transactions.
--- The planner takes a recursion for huge, and would compile what runs for milliseconds.
+-- It runs with the caller's rights, because PostgreSQL hides the queries of other roles by those.
+--
+-- It reads pg_locks once, and asks the lock manager once for each waiting session of the server: a
+-- chain may lead through locks of any sort. An object is what a session waits for. A node is a
+-- session's pid, or the virtual transaction of a prepared one.
+--
+-- An object with two modes has every holder in front of every waiter, if only behind another
+-- waiter. So the edges lead to holders alone: edges to the rest of the queue would be as many as
+-- its square. The roots are carried backwards along the edges. On YugabyteDB pg_blocking_pids sees
+-- no row locks, and ybdetails has the transactions.
+--
+-- The planner takes a recursion for huge, and would compile what runs for milliseconds. The
+-- function is in PL/pgSQL, because the server plans a function in SQL at every call.
 create or replace function lock_internal.waiters()
 returns table (kind text, key bigint, id text, mode text, pid integer, owner text, application text, since timestamptz, query text, blocked_by integer[], held_by integer[], root_pid integer, root_owner text, root_application text, root_state text, root_since timestamptz, root_query text)
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
+#variable_conflict use_column
+begin
+    return query
     with recursive seen as materialized (
         select
             pg_locks.pid,
@@ -494,7 +512,8 @@ as $$
         join stored on stored.oid = at.relation
         where waiting.locktype <> 'advisory'
         union all
-        -- To wait for another's new row, or behind a row's newer version, leaves no address: the tables that the waiter has used.
+        -- A session that waits for another's new row, or behind a row's newer version, leaves no
+        -- address: these are the tables that it has used.
         select waiting.pid, string_agg(distinct stored.kind, ' or '), null, false
         from waiting
         join seen as used on used.pid = waiting.pid and used.here and used.locktype = 'relation' and used.mode in ('RowShareLock', 'RowExclusiveLock')
@@ -524,10 +543,11 @@ as $$
     from place
     join waiting on waiting.pid = place.pid
     left join held on held.pid = waiting.pid
-    -- Who holds the address of a row is the first that waits for the row.
+    -- The holder of a row's address is the first session that waits for the row.
     left join held as behind on behind.pid = held.pids[1] and waiting.locktype = 'tuple'
     left join session on session.node = waiting.node
     left join root on root.waiter = waiting.node;
+end;
 $$;
 -- +goose StatementEnd
 
@@ -535,7 +555,7 @@ $$;
 -- +goose StatementBegin
 -- who lists the sessions that hold a key, and those that wait for it.
 --
--- It runs with the caller's rights, because that is what PostgreSQL hides the queries of other roles by.
+-- It runs with the caller's rights, because PostgreSQL hides the queries of other roles by those.
 create or replace function lock.who(
     key  bigint
 )
@@ -543,6 +563,7 @@ returns setof lock.key_session
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 begin
     if who.key is null then
@@ -584,11 +605,15 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.who(bigint) is
-    'Who holds a key, and who waits for it: a lock.key_session each, holders first, then waiters by when they began to wait; no row: nobody. Numbers and names that look '
-    'alike are different keys: when somebody holds or waits for the name ''42'', lock.who(42) ends with a row that says so in its column hint, and has no session. '
-    'For operators: waits for nobody, locks nothing, and may be called inside a transaction. What the sessions of other roles run, and since when, '
-    'shows for members of pg_monitor, and null or <insufficient privilege> for others. On the row engine of PostgreSQL holders show only while somebody waits for them, and who '
-    'waits for a key that is new does not. YugabyteDB shows transactions that are older than a second. Errors: 22004 null.';
+    'The sessions that hold a key, and those that wait for it: a lock.key_session each; no row: '
+    'nobody. Holders come first, then waiters by when they began to wait. A number and a name '
+    'that look alike are different keys. When a session holds or waits for the name ''42'', '
+    'lock.who(42) ends with a row without a session, whose column hint says so. For operators: it '
+    'waits for nobody, locks nothing, and may be called inside a transaction. Members of '
+    'pg_monitor see what sessions of other roles run, and since when. Others see null or '
+    '<insufficient privilege>. On the row engine of PostgreSQL holders show only while somebody '
+    'waits for them. A session that waits for a new key does not show. YugabyteDB shows '
+    'transactions that are older than a second. Errors: 22004 null.';
 
 -- +goose StatementBegin
 create or replace function lock.who(
@@ -635,12 +660,14 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.who(text) is
-    'As lock.who(bigint), for lock.key(name): it finds a name that nobody ever waited for, too. Its hint is about the number that looks like the name. '
-    'Errors: 22004 null, 22023 empty or longer than 1024 bytes.';
+    'As lock.who(bigint), for lock.key(name). It also finds a name that nobody ever waited for. '
+    'Its hint is about the number that looks like the name. Errors: 22004 null, 22023 empty or '
+    'longer than 1024 bytes.';
 
 -- end of functions
 
--- sqlc does not know pg_locks, so it reads the views' columns here, and the block below puts the queries in.
+-- sqlc does not know pg_locks, so it reads the views' columns here. The block below puts the
+-- queries in.
 create or replace view lock.blocked with (security_barrier) as
 select
     ''::text as kind,
@@ -794,17 +821,28 @@ $$;
 -- +goose StatementEnd
 
 comment on view lock.activity is
-    'What is held now, and who waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until '
-    'released), blocked_by (whom a waiter waits for), details. What an open transaction has just acquired or released shows as it was before, but for keys. A key shows by '
-    'its number until somebody who waited for it by name has committed, and a program''s own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. '
-    'On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. Reads whole tables: for operators, not for programs.';
+    'Every grant that is held now, and every session that waits for a key, one row each: kind, '
+    'name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared '
+    'transaction), since, until (null: until released), blocked_by (the sessions that a waiter '
+    'waits for), details. A grant that an open transaction has just acquired or released shows as '
+    'it was before. Keys show as they are now. A key shows by its number until a session that '
+    'waited for it by name has committed. A program''s own advisory lock on a number beyond 2^32 '
+    'looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for '
+    'them. Queries of other roles show as PostgreSQL lets you see them. It reads whole tables: it '
+    'is for operators, not for programs.';
 
 comment on view lock.blocked is
-    'Who waits for a key, or for a row of another kind, one row for each session: kind, key, name, mode, pid, owner, application, since (when the wait began), query; blocked_by (whom it waits for, those '
-    'in front in the queue included; 0: a prepared transaction); held_by (who holds what it waits for); and the root, at the end of the chain: the session that waits for nobody, and of several the one whose '
-    'transaction is the oldest: root_pid, root_owner, root_application, root_state, root_since (when its transaction began), root_query. root_pid null: a cycle, until the server breaks it. A row has '
-    'a name when the server shows where it is; kind is then its table''s, else that of the tables that the session has used. What sessions of other roles run, and '
-    'since when, shows to members of pg_monitor. Put together from several looks at a moving picture. For operators: it locks nothing, and asks the lock manager once for each waiting session.';
+    'The sessions that wait for a key, or for a row of another kind, one row each: kind, key, '
+    'name, mode, pid, owner, application, since (when the wait began), query; blocked_by (the '
+    'sessions that it waits for, those in front in the queue included; 0: a prepared '
+    'transaction); held_by (the sessions that hold what it waits for); and the root, the session '
+    'at the end of the chain that waits for nobody: root_pid, root_owner, root_application, '
+    'root_state, root_since (when its transaction began), root_query. Of several roots it shows '
+    'the one whose transaction is the oldest. root_pid null: a cycle, until the server breaks it. '
+    'A row has a name when the server shows where it is. Its kind is then its table''s, else that '
+    'of the tables that the session has used. Members of pg_monitor see what sessions of other '
+    'roles run, and since when. It combines several looks, while sessions go on. For operators: '
+    'it locks nothing, and asks the lock manager once for each waiting session.';
 
 create or replace view lock.queue_depth with (security_barrier) as
 select
@@ -864,11 +902,15 @@ full join (
 ) as paused on paused.kind = depth.kind and paused.queue_id = depth.queue_id;
 
 comment on view lock.queue_depth is
-    'What is waiting to be done, one row a queue: kind (task or request), queue_id, ready: a capture could have it now; delayed: not before a time to come; running; '
-    'overdue: in progress beyond its timeout, and taken over by the next capture; dead; oldest_ready: since when the oldest of ready has been; paused_since, '
-    'paused_reason: of lock.pause_queue. Tasks that are done do not count; dead tasks are those of lock.dead_letter. Requests: what a worker is at counts as ready '
-    'until its transaction ends, since nobody else can see it, and so running and overdue are null; dead: what ended in error within the last 24 hours. '
-    'Counts row by row: for dashboards that ask once a minute, not for workers.';
+    'The work that waits, one row a queue: kind (task or request), queue_id, ready (a capture '
+    'could have it now), delayed (not before a later time), running, overdue (in progress beyond '
+    'its timeout: the next capture takes it over), dead, oldest_ready (since when the oldest of '
+    'ready has been ready), paused_since and paused_reason (of lock.pause_queue). Done tasks do '
+    'not count. Dead tasks are those of lock.dead_letter. A request that a worker has counts as '
+    'ready until the worker''s transaction ends, since no other session can see that. So running '
+    'and overdue of requests are null. dead counts the requests that ended in error within the '
+    'last 24 hours. It counts row by row: it is for dashboards that ask once a minute, not for '
+    'workers.';
 
 select lock_internal.end_migration(20261101001200, 'up');
 

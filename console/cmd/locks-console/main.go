@@ -92,7 +92,7 @@ func run(ctx context.Context) error {
 func connect(ctx context.Context, variable string) (*pgxpool.Pool, error) {
 	address := os.Getenv(variable)
 	if address == "" {
-		return nil, fmt.Errorf("%s is not set: it is the address of the database", variable)
+		return nil, fmt.Errorf("%s is not set: set it to the address of the database", variable)
 	}
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {

@@ -1,7 +1,9 @@
--- queue_sizes is lock.queue_depth for monitors: it counts to max and no further, by the indexes alone.
+-- queue_sizes is lock.queue_depth for monitors: it counts to max and no further, by the indexes
+-- alone.
 --
--- The recursions hop from one queue to the next one in the indexes, so that a long queue costs no more than a short one.
--- Of a queue's requests an equality would let the planner walk the primary key instead, through the whole history.
+-- The recursions hop from one queue to the next in the indexes, so a long queue costs no more than
+-- a short one. With an equality on a queue's requests the planner would walk the primary key
+-- instead, through the whole history.
 create or replace function lock.queue_sizes(
     max  integer  default 1000
 )
@@ -221,7 +223,9 @@ end;
 $$;
 
 comment on function lock.queue_sizes(integer) is
-    'lock.queue_depth at a bounded cost, for monitors: the same columns, but each count ends at max (1000), and of each kind at most max queues are looked at, by name. '
-    'What differs: tasks in progress without a timeout are in no index, and so not in running; of requests, ready, delayed and oldest_ready are those among the '
-    'first max that are outstanding. Waits for nobody, changes nothing, works on a standby; costs some index entries for each queue, and at most max for each count. '
-    'Errors: 22004 null, 22023 max below 1.';
+    'lock.queue_depth at a bounded cost, for monitors. It has the same columns, but each count '
+    'ends at max (1000). Of each kind it looks at no more than max queues, by name. Two things '
+    'differ. running leaves out tasks in progress without a timeout, which no index has. Of '
+    'requests, ready, delayed and oldest_ready count the first max that are outstanding. Waits '
+    'for nobody, changes nothing, works on a standby. It costs some index entries for each queue, '
+    'and at most max for each count. Errors: 22004 null, 22023 max below 1.';

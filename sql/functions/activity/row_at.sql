@@ -1,6 +1,8 @@
--- row_at names the row that somebody waits for, by the address that pg_locks shows; null: not a row with a name.
+-- row_at names the row that somebody waits for, by the address in pg_locks; null: not a row with a
+-- name.
 --
--- YugabyteDB has no such addresses, and shows no tuple locks. Only ids leave this function: roles call it through lock.blocked.
+-- YugabyteDB has no such addresses, and shows no tuple locks. Only ids leave this function: roles
+-- call it through lock.blocked.
 create or replace function lock_internal.row_at(
     relation  regclass,
     page      integer,

@@ -1,19 +1,29 @@
--- waiters lists who waits for a key, or for a row of schema lock, and the root of the chain that each stands in.
+-- waiters lists the sessions that wait for a key, or for a row of schema lock, and the root of each
+-- one's chain.
 --
--- It runs with the caller's rights, because that is what PostgreSQL hides the queries of other roles by.
--- pg_locks is read once, and the lock manager is asked once for each waiting session of the server: a chain may lead through
--- locks of any sort. An object is what is waited for. A node is a session's pid, or the virtual transaction
--- of a prepared one. Of an object with two modes every holder is in front of whoever waits, if only behind another waiter. So the
--- edges lead to holders alone, because those to the rest of the queue are as many as its square. The roots are carried backwards
--- along the edges. On YugabyteDB pg_blocking_pids sees no row locks: ybdetails has the transactions.
--- The planner takes a recursion for huge, and would compile what runs for milliseconds.
+-- It runs with the caller's rights, because PostgreSQL hides the queries of other roles by those.
+--
+-- It reads pg_locks once, and asks the lock manager once for each waiting session of the server: a
+-- chain may lead through locks of any sort. An object is what a session waits for. A node is a
+-- session's pid, or the virtual transaction of a prepared one.
+--
+-- An object with two modes has every holder in front of every waiter, if only behind another
+-- waiter. So the edges lead to holders alone: edges to the rest of the queue would be as many as
+-- its square. The roots are carried backwards along the edges. On YugabyteDB pg_blocking_pids sees
+-- no row locks, and ybdetails has the transactions.
+--
+-- The planner takes a recursion for huge, and would compile what runs for milliseconds. The
+-- function is in PL/pgSQL, because the server plans a function in SQL at every call.
 create or replace function lock_internal.waiters()
 returns table (kind text, key bigint, id text, mode text, pid integer, owner text, application text, since timestamptz, query text, blocked_by integer[], held_by integer[], root_pid integer, root_owner text, root_application text, root_state text, root_since timestamptz, root_query text)
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
+#variable_conflict use_column
+begin
+    return query
     with recursive seen as materialized (
         select
             pg_locks.pid,
@@ -164,7 +174,8 @@ as $$
         join stored on stored.oid = at.relation
         where waiting.locktype <> 'advisory'
         union all
-        -- To wait for another's new row, or behind a row's newer version, leaves no address: the tables that the waiter has used.
+        -- A session that waits for another's new row, or behind a row's newer version, leaves no
+        -- address: these are the tables that it has used.
         select waiting.pid, string_agg(distinct stored.kind, ' or '), null, false
         from waiting
         join seen as used on used.pid = waiting.pid and used.here and used.locktype = 'relation' and used.mode in ('RowShareLock', 'RowExclusiveLock')
@@ -194,8 +205,9 @@ as $$
     from place
     join waiting on waiting.pid = place.pid
     left join held on held.pid = waiting.pid
-    -- Who holds the address of a row is the first that waits for the row.
+    -- The holder of a row's address is the first session that waits for the row.
     left join held as behind on behind.pid = held.pids[1] and waiting.locktype = 'tuple'
     left join session on session.node = waiting.node
     left join root on root.waiter = waiting.node;
+end;
 $$;

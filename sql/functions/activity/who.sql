@@ -1,6 +1,6 @@
 -- who lists the sessions that hold a key, and those that wait for it.
 --
--- It runs with the caller's rights, because that is what PostgreSQL hides the queries of other roles by.
+-- It runs with the caller's rights, because PostgreSQL hides the queries of other roles by those.
 create or replace function lock.who(
     key  bigint
 )
@@ -8,6 +8,7 @@ returns setof lock.key_session
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 begin
     if who.key is null then
@@ -48,11 +49,15 @@ end;
 $$;
 
 comment on function lock.who(bigint) is
-    'Who holds a key, and who waits for it: a lock.key_session each, holders first, then waiters by when they began to wait; no row: nobody. Numbers and names that look '
-    'alike are different keys: when somebody holds or waits for the name ''42'', lock.who(42) ends with a row that says so in its column hint, and has no session. '
-    'For operators: waits for nobody, locks nothing, and may be called inside a transaction. What the sessions of other roles run, and since when, '
-    'shows for members of pg_monitor, and null or <insufficient privilege> for others. On the row engine of PostgreSQL holders show only while somebody waits for them, and who '
-    'waits for a key that is new does not. YugabyteDB shows transactions that are older than a second. Errors: 22004 null.';
+    'The sessions that hold a key, and those that wait for it: a lock.key_session each; no row: '
+    'nobody. Holders come first, then waiters by when they began to wait. A number and a name '
+    'that look alike are different keys. When a session holds or waits for the name ''42'', '
+    'lock.who(42) ends with a row without a session, whose column hint says so. For operators: it '
+    'waits for nobody, locks nothing, and may be called inside a transaction. Members of '
+    'pg_monitor see what sessions of other roles run, and since when. Others see null or '
+    '<insufficient privilege>. On the row engine of PostgreSQL holders show only while somebody '
+    'waits for them. A session that waits for a new key does not show. YugabyteDB shows '
+    'transactions that are older than a second. Errors: 22004 null.';
 
 create or replace function lock.who(
     name  text
@@ -97,5 +102,6 @@ end;
 $$;
 
 comment on function lock.who(text) is
-    'As lock.who(bigint), for lock.key(name): it finds a name that nobody ever waited for, too. Its hint is about the number that looks like the name. '
-    'Errors: 22004 null, 22023 empty or longer than 1024 bytes.';
+    'As lock.who(bigint), for lock.key(name). It also finds a name that nobody ever waited for. '
+    'Its hint is about the number that looks like the name. Errors: 22004 null, 22023 empty or '
+    'longer than 1024 bytes.';

@@ -1,4 +1,4 @@
--- check says in one row each what is wrong with this server, as this session sees it, for the locks of this schema.
+-- check returns one row for each thing that is wrong with this server for the locks of this schema.
 create or replace function lock.check()
 returns setof lock.finding
 language plpgsql
@@ -12,6 +12,8 @@ end;
 $$;
 
 comment on function lock.check() is
-    'What is wrong with this server for the locks of this schema, one row per finding; no row: nothing. Severity error: something will not '
-    'work; warning: it works with a limit that the finding names; notice: good to know. Settings are read as this session has them, so '
-    'ask as the role, and through the pooler, that will work. Works on PostgreSQL and YugabyteDB, and on a standby; writes nothing, and reads lock.task to its end.';
+    'What is wrong with this server for the locks of this schema, one row per finding; no row: '
+    'nothing. Severity error: something will not work. Severity warning: it works with a limit '
+    'that the finding names. Severity notice: good to know. It reads settings as this session has '
+    'them: call it as the role, and through the pooler, that will work. Works on PostgreSQL and '
+    'YugabyteDB, and on a standby. Writes nothing. Reads lock.task to its end.';

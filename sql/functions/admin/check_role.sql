@@ -1,4 +1,4 @@
--- check_role raises when a role is null or does not exist.
+-- check_role refuses a role that is null or does not exist.
 create or replace function lock_internal.check_role(
     role  name
 )
@@ -19,7 +19,7 @@ begin
     ) then
         raise exception 'role "%" does not exist', check_role.role
             using errcode = 'undefined_object',
-                  hint = 'Pass the name of a role; what is for everybody (public) is granted function by function.';
+                  hint = 'Pass the name of a role. To give everybody (public) a function, grant that function.';
     end if;
 end;
 $$;

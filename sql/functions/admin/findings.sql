@@ -1,7 +1,7 @@
--- findings judges this session's settings as those of a server of the version given.
+-- findings judges this session's settings as those of a server of the given version.
 --
--- The version is an argument so that what is said about YugabyteDB can be tested elsewhere. The body is long because it is one
--- list: a row for each thing that can be wrong.
+-- The version is an argument so that tests elsewhere can ask about YugabyteDB. The body is long
+-- because it is one list, with a row for each thing that can be wrong.
 create or replace function lock_internal.findings(
     version  text
 )
@@ -39,7 +39,8 @@ begin
                 advisory := false;
         end;
     else
-        -- A standby is connected to no database. Everybody may see that it is there, and that a slot waits for one.
+        -- A standby is connected to no database. Everybody may see that it is there, and that a
+        -- slot waits for one.
         standby := exists (
             select
             from pg_stat_replication
@@ -101,7 +102,7 @@ begin
              'warning', 'engine', 'the row engine on PostgreSQL: a second sharer of a new key waits for the first, and a lock costs a write',
              'Migrate a new database with lock.engine unset.'),
             (not pg_is_in_recovery() and current_setting('default_transaction_read_only')::boolean,
-             'error', 'default_transaction_read_only', 'transactions are read-only: what stores a grant fails (25006)',
+             'error', 'default_transaction_read_only', 'transactions are read-only: a call that stores a grant fails (25006)',
              'Set it off for the role that works, or begin read write.'),
             (not yugabyte and effective <> 'read committed',
              'warning', 'default_transaction_isolation', 'transactions are ' || effective || ': calls may fail with 40001 where READ COMMITTED would wait',
@@ -110,10 +111,10 @@ begin
              'warning', 'isolation', 'transactions run under snapshot isolation: calls may fail with 40001, and a try may wait for a key that is newer than its snapshot',
              'Use READ COMMITTED and start the tservers with yb_enable_read_committed_isolation=true, or retry the transaction on 40001 and 40P01.'),
             (yugabyte and effective = 'serializable',
-             'warning', 'isolation', 'transactions are serializable: what promises not to wait does, because skip locked blocks',
+             'warning', 'isolation', 'transactions are serializable: skip locked blocks, so that calls wait that promise not to',
              'Use READ COMMITTED.'),
             (yugabyte and coalesce(current_setting('yb_disable_transactional_writes', true), 'off') = 'on',
-             'error', 'yb_disable_transactional_writes', 'writes happen outside their transaction: what this session takes is not rolled back',
+             'error', 'yb_disable_transactional_writes', 'writes happen outside their transaction: a rollback does not release what this session takes',
              'Set it off.'),
             (yugabyte and coalesce(current_setting('yb_explicit_row_lock_skip_locked_max_read_ahead', true), '1') <> '1',
              'warning', 'yb_explicit_row_lock_skip_locked_max_read_ahead', 'skip locked reads ahead and locks rows that it does not return: others find less than there is',
@@ -144,10 +145,10 @@ begin
              'Set synchronous_standby_names, and synchronous_commit neither off nor local; or never promote such a standby (docs/failover.md).'),
             (stranger is not null,
              'error', 'rights', 'rights that nobody should have: ' || stranger,
-             'As the owner of schema lock: revoke them; what PUBLIC has is revoked by calling lock.grant_to for a role of yours again.'),
+             'Revoke them as the owner of schema lock. To take from PUBLIC what it has, call lock.grant_to for a role of yours again.'),
             (forgotten is not null,
              'warning', 'tasks', forgotten,
-             'Give tasks a timeout. What a dead worker has left: lock.set_status(id, ''new'', queue_id => ...); lock.list_tasks shows them.'),
+             'Give tasks a timeout. Put back what a dead worker left: lock.set_status(id, ''new'', queue_id => ...); lock.list_tasks shows it.'),
             (engine = 'advisory' and current_setting('max_locks_per_transaction')::integer < 64,
              'warning', 'max_locks_per_transaction', 'the shared lock table is smaller than by default: many keys at once fail with 53200',
              'Set it to 64 or more, and restart.'),

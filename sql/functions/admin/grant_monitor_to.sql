@@ -1,4 +1,5 @@
--- grant_monitor_to lets a role see everything of the schema and change nothing; PUBLIC loses what it has.
+-- grant_monitor_to lets a role see everything of the schema and change nothing; PUBLIC loses what
+-- it has.
 create or replace function lock.grant_monitor_to(
     role  name
 )
@@ -23,7 +24,11 @@ end;
 $$;
 
 comment on function lock.grant_monitor_to(name) is
-    'For the schema''s owner. Lets a role look and nothing else: it may read every table and view of the schema, payloads included, and call the functions that '
-    'only look, such as lock.who, lock.check and lock.help. It can take no lock that others wait for, and change nothing. For the console, dashboards and people on call. What '
-    'sessions of other roles run shows to members of pg_monitor only, and that is the superuser''s to give: grant pg_monitor to role. lock.revoke_from takes it back, and '
-    'migrations that come later extend it by themselves. Called for a role of lock.grant_to it adds to what that has. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+    'For the schema''s owner. Lets a role look and nothing else. It is for the console, dashboards '
+    'and people on call. The role may read every table and view of the schema, payloads included. '
+    'It may call the functions that only look, such as lock.who, lock.check and lock.help. It can '
+    'change nothing, and take no lock that others wait for. The queries of other roles'' sessions '
+    'show to members of pg_monitor only. A superuser gives that: grant pg_monitor to role. '
+    'lock.revoke_from takes it back. Later migrations extend it by themselves. A role of '
+    'lock.grant_to keeps what it has. Errors: 22004 null, 42704 unknown role, 42501 not the '
+    'owner.';

@@ -1,4 +1,5 @@
--- grant_to gives a role every public function and view of the schema, and no table; PUBLIC loses what it has.
+-- grant_to gives a role every public function and view of the schema, and no table; PUBLIC loses
+-- what it has.
 create or replace function lock.grant_to(
     role  name
 )
@@ -28,4 +29,6 @@ end;
 $$;
 
 comment on function lock.grant_to(name) is
-    'For the schema''s owner. Gives a role every function and view that is not for the owner alone, and no table. Migrations that come later extend it by themselves. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+    'For the schema''s owner, who must call it. Gives a role every function and view that is not '
+    'for the owner alone, and no table. Later migrations extend it by themselves. Errors: 22004 '
+    'null, 42704 unknown role, 42501 not the owner.';

@@ -1,4 +1,7 @@
--- granted_functions lists what grant_to gives: schema lock but for what is its owner's, and what functions and views call that run as the caller.
+-- granted_functions lists the functions that grant_to gives.
+--
+-- They are all of schema lock except the owner's, and internal ones that functions and views call
+-- with the caller's rights.
 create or replace function lock_internal.granted_functions()
 returns setof regprocedure
 language sql

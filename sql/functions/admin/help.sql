@@ -1,4 +1,5 @@
--- help prints the manual, the comments of all functions and views, as lines of at most 80 characters.
+-- help prints the manual: the comments of all functions and views, in lines of at most 80
+-- characters.
 create or replace function lock.help()
 returns setof text
 language plpgsql
@@ -57,9 +58,12 @@ end;
 $$;
 
 comment on function lock.help() is
-    'The manual: every function and view of schema lock with its comment, as lines of at most 80 characters. In psql, \pset format unaligned '
-    'and \t print it bare. Reads the catalogue and writes nothing; works on a standby.';
+    'The manual: every function and view of schema lock with its comment, in lines of at most 80 '
+    'characters. In psql, \pset format unaligned and \t print it bare. Reads the catalogue, '
+    'writes nothing, and works on a standby.';
 
 comment on function lock.help(text) is
-    'The manual of one function, with all its overloads, or of one view, as lines of at most 80 characters. The name may be written with the '
-    'schema, as in lock.capture. Errors: 22004 null, 22023 empty or longer than 1024 bytes, P0002 no such name; the hint has names that are like it.';
+    'The manual of one function, with all its overloads, or of one view, in lines of at most 80 '
+    'characters. The name may have the schema in front, as in lock.capture. Errors: 22004 null, '
+    '22023 empty or longer than 1024 bytes, P0002 no such name; the hint has names that are like '
+    'it.';

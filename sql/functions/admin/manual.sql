@@ -1,4 +1,5 @@
--- manual is what lock.help prints of one name, or of all with null: signatures and comments of functions and views.
+-- manual returns what lock.help prints of one name, or of all names when it is null: signatures and
+-- comments.
 create or replace function lock_internal.manual(
     name  text
 )

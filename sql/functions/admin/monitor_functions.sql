@@ -1,4 +1,6 @@
--- monitor_functions lists what grant_monitor_to gives: functions that look and change nothing, and what they and the views call.
+-- monitor_functions lists the functions that grant_monitor_to gives.
+--
+-- They are the functions that look and change nothing, and what these and the views call.
 create or replace function lock_internal.monitor_functions()
 returns setof regprocedure
 language sql

@@ -10,11 +10,7 @@ as $$
 declare
     granted_function  regprocedure;
 begin
-    if revoke_from.role is null then
-        raise exception 'role must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass the name of a role.';
-    end if;
+    perform lock_internal.check_role(revoke_from.role);
     execute format('revoke usage on schema lock, lock_internal from %I', revoke_from.role);
     for granted_function in
         select granted_functions from lock_internal.granted_functions()
@@ -28,4 +24,6 @@ end;
 $$;
 
 comment on function lock.revoke_from(name) is
-    'For the schema''s owner. Takes back everything that lock.grant_to and lock.grant_monitor_to gave a role. Grants are taken back at once, locks that are held go on until their transactions end. Run it as the owner of the schema. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+    'For the schema''s owner, who must call it. Takes back everything that lock.grant_to and '
+    'lock.grant_monitor_to gave a role. It takes effect at once. Locks that are held go on until '
+    'their transactions end. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';

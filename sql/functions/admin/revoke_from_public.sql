@@ -1,4 +1,6 @@
--- revoke_from_public takes everything in both schemas from PUBLIC: a restore without ACLs gives it what a function has by default.
+-- revoke_from_public takes everything in both schemas from PUBLIC.
+--
+-- A restore without ACLs gives PUBLIC what every function has by default.
 create or replace function lock_internal.revoke_from_public()
 returns void
 language plpgsql

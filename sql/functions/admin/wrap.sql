@@ -1,4 +1,4 @@
--- wrap breaks a text into lines of at most 80 characters, behind spaces; all but the first are indented.
+-- wrap breaks a text at spaces into lines of at most 80 characters; all but the first are indented.
 create or replace function lock_internal.wrap(
     paragraph  text,
     first      integer,

@@ -19,7 +19,7 @@ begin
     ) then
         raise exception 'table % has no column "%"', check_tracked.target::regclass, check_tracked.entity_column
             using errcode = 'undefined_column',
-                  hint = 'Call lock.track_changes with the column that names the entity, or lock.untrack_changes.';
+                  hint = 'Call lock.track_changes with the column that names the entity, or stop tracking with lock.untrack_changes.';
     end if;
 end;
 $$;

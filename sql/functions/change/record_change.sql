@@ -1,9 +1,11 @@
 -- record_change is the row trigger that records one change of a table as a request.
 --
--- For partitioned tables, whose partitions may be written directly and come later, and for YugabyteDB, which has no
--- transition tables. Everywhere else record_changes does the same, a statement at a time.
+-- A partitioned table has it, because its partitions may be written directly and come later. So has
+-- every table on YugabyteDB, which has no transition tables. Elsewhere record_changes does the
+-- same, a statement at a time.
 --
--- The settings are those that JSON depends on: one value must be one entity, whoever writes it.
+-- JSON depends on the settings. They are fixed here so that one value is one entity, whoever writes
+-- it.
 create or replace function lock.record_change()
 returns trigger
 language plpgsql
@@ -43,5 +45,5 @@ end;
 $$;
 
 comment on function lock.record_change() is
-    'Row trigger of lock.track_changes. Runs with the rights of its owner, and nothing of the table''s owner with them. Granted '
-    'to the owners of tables that may be tracked.';
+    'Row trigger of lock.track_changes. It runs with the rights of its own owner, and none of the '
+    'table owner''s. Grant it to the owners of tables that may be tracked.';

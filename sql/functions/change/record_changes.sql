@@ -1,17 +1,22 @@
--- record_changes is the statement trigger that records all changes of a statement as requests, and every truncate.
+-- record_changes is the statement trigger that records all changes of a statement as requests, and
+-- every truncate.
 --
--- The transition tables of an update are filled in step, one old and one new row at a time, and a scan returns them in that
--- order: so the n-th old row is the n-th new row before the change, whatever the table has for a key.
+-- An update fills its two transition tables in step, one old and one new row at a time. A scan
+-- returns them in that order. So the n-th old row is the n-th new row before the change, whatever
+-- the table's key is.
 --
--- A few rows go one by one through lock_internal.add_request; many come with their created_at, which spares them that.
--- Nested loops are off because the plan is kept from one statement to the next, and made for a single row it would be
--- quadratic for 100,000.
--- "offset 0" keeps a payload from being built once for each use.
--- A table with columns of types that are not the server's own is recorded by way of arrays: see lock_internal.recorded_columns.
--- The body has one query for each operation, because their transition tables differ.
+-- A few rows go one by one through lock_internal.add_request. Many rows come with their created_at,
+-- which spares them that. The plan is kept from one statement to the next. Nested loops are off,
+-- because a plan for a single row would be quadratic for 100,000. "offset 0" keeps the server from
+-- building a payload once for each use.
 --
--- The table's owner may have made the trigger by hand. Without transition tables their names would be those of temporary tables
--- or views of the owner's, which run code: hence the first test. Columns may have any name: "x.*" is a row, where "x" may be a column.
+-- A table with columns of types that are not the server's own is recorded through arrays: see
+-- lock_internal.recorded_columns. The body has one query for each operation, because their
+-- transition tables differ.
+--
+-- The table's owner may have made the trigger by hand. Without transition tables their names could
+-- be temporary tables or views of the owner's, which run code: hence the first test. A column may
+-- have any name: "x.*" is a row, where "x" may be a column.
 create or replace function lock.record_changes()
 returns trigger
 language plpgsql
@@ -136,5 +141,5 @@ end;
 $$;
 
 comment on function lock.record_changes() is
-    'Statement trigger of lock.track_changes. Runs with the rights of its owner, and nothing of the table''s owner with them. '
-    'Granted to the owners of tables that may be tracked.';
+    'Statement trigger of lock.track_changes. It runs with the rights of its own owner, and none '
+    'of the table owner''s. Grant it to the owners of tables that may be tracked.';

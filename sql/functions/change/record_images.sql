@@ -1,6 +1,9 @@
--- record_images records changes of a table, given as images of their rows: of an insert only new ones, of a delete only old ones.
+-- record_images records changes of a table, given as images of their rows.
 --
--- A change that belongs to no entity, or to one with an impossible id, is recorded under the table's own name.
+-- An insert has only new images, and a delete only old ones. A change without an entity, or with an
+-- impossible id, is recorded under the table's own name.
+--
+-- It is in PL/pgSQL, because the server plans a function in SQL at every call.
 create or replace function lock_internal.record_images(
     changed        text,
     operation      text,
@@ -11,11 +14,13 @@ create or replace function lock_internal.record_images(
     created_at     timestamptz
 )
 returns void
-language sql
+language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
     insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
     select
         record_images.queue_id,
@@ -34,4 +39,5 @@ as $$
         where side.is_there
     ) as entity
     order by change.ordinal;
+end;
 $$;

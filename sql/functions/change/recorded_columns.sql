@@ -1,11 +1,14 @@
--- recorded_columns is null where to_jsonb may make a row's image, and else the columns from which an image is made.
+-- recorded_columns returns the columns from which a row's image is made, or null where to_jsonb may
+-- make it.
 --
--- The triggers run with the rights of the schema's owner. to_jsonb calls a cast to json where a type has one, and whoever owns
--- a type can give it one that runs code. So a column of a type that is not the server's own is written by its output function
--- instead, which only a superuser can define: an enum as its label, anything else as text. A domain counts as what it is over.
+-- The triggers run with the rights of the schema's owner. to_jsonb calls a cast to json where a
+-- type has one. The owner of a type can give it a cast that runs code. So the output function,
+-- which only a superuser can define, writes a column of a type that is not the server's own. An
+-- enum becomes its label, anything else text. A domain counts as its base type.
 --
--- A snapshot that is older than the statement may show other columns than the rows have. So outside READ COMMITTED, and on
--- YugabyteDB, every image is made from columns, and a column whose type is not the one that was judged here is written as text.
+-- A snapshot that is older than the statement may show other columns than the rows have. So outside
+-- READ COMMITTED, and on YugabyteDB, every image is made from columns. A column whose type is not
+-- the one that was judged here is written as text.
 create or replace function lock_internal.recorded_columns(
     target  oid
 )

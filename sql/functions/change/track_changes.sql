@@ -1,7 +1,9 @@
--- track_changes records every change of a table from now on as an update request of the entity that a column names.
+-- track_changes records every change of a table from now on, as an update request of the entity
+-- that a column names.
 --
--- An ordinary table on PostgreSQL gets statement triggers, all others a row trigger: see lock.record_change. Truncating is
--- recorded by a trigger on every table of a partition tree, since it does not pass from one to the other.
+-- An ordinary table on PostgreSQL gets statement triggers. All others get a row trigger: see
+-- lock.record_change. Every table of a partition tree gets a trigger for truncate, because a
+-- truncate of one does not fire the triggers of another.
 create or replace function lock.track_changes(
     target         regclass,
     entity_column  name,
@@ -25,7 +27,7 @@ begin
     if track_changes.queue_id is null or octet_length(track_changes.queue_id) not between 1 and 1024 then
         raise exception 'queue_id must not be null, empty or longer than 1024 bytes'
             using errcode = case when track_changes.queue_id is null then '22004' else '22023' end,
-                  hint = 'Leave it out for changes.';
+                  hint = 'Pass a text of 1 to 1024 bytes, or leave it out: the queue is then changes.';
     end if;
     select pg_class.relkind, pg_class.relispartition, pg_namespace.nspname as schema, pg_class.relowner, pg_get_userbyid(pg_class.relowner) as owner
     into place
@@ -35,11 +37,11 @@ begin
     if place.relkind is null or place.relkind not in ('r', 'p') or place.schema in ('lock', 'lock_internal', 'pg_catalog', 'information_schema') then
         raise exception '% cannot be tracked', track_changes.target
             using errcode = 'wrong_object_type',
-                  hint = 'Pass an ordinary or a partitioned table that is not the system''s, nor of schema lock.';
+                  hint = 'Pass an ordinary or a partitioned table outside schema lock and the system''s schemas.';
     elsif place.relispartition then
         raise exception '% is a partition', track_changes.target
             using errcode = 'wrong_object_type',
-                  hint = format('Track %s: that records the changes of all its partitions.', pg_partition_root(track_changes.target));
+                  hint = format('Track %s: this records the changes of all its partitions.', pg_partition_root(track_changes.target));
     elsif not has_function_privilege(place.relowner, 'lock.record_change()', 'execute')
         or not has_function_privilege(place.relowner, 'lock.record_changes()', 'execute')
     then
@@ -86,10 +88,14 @@ end;
 $$;
 
 comment on function lock.track_changes(regclass, name, text) is
-    'Records every insert, update and delete of a table, whoever makes it, as an update request of the entity that entity_column names, in the '
-    'same transaction: payload is {table, operation, old, new}; a column of a type of your own is in it as text. An update that changes the column is recorded for both entities; a truncate, '
-    'and a change whose entity is null, empty or longer than 1024 bytes, under the table''s own name. Called again it replaces column and '
-    'queue. Those who write to the table need no right on schema lock. Run it as the table''s owner, who needs execute on lock.record_change() and '
-    'lock.record_changes(), also where a superuser runs it; takes a lock on the table that waits for its writers and stops them until the transaction ends. '
-    'Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not allowed, 42710 another '
-    'session has just tracked it: call again.';
+    'Records every insert, update and delete of a table, whoever makes it, in the same '
+    'transaction. Each becomes an update request of the entity that entity_column names. The '
+    'payload is {table, operation, old, new}. A column of a type of your own is in it as text. An '
+    'update that changes entity_column is recorded for both entities. A truncate is recorded '
+    'under the table''s own name. So is a change whose entity is null, empty or longer than 1024 '
+    'bytes. Called again it replaces column and queue. A role that writes to the table needs no '
+    'right on schema lock. Call it as the table''s owner. The owner needs execute on '
+    'lock.record_change() and lock.record_changes(), also where a superuser calls it. It takes a '
+    'lock on the table: it waits for the table''s writers, and stops them until the transaction '
+    'ends. Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a '
+    'partition, 42501 not allowed, 42710 another session has just tracked it: call again.';

@@ -1,4 +1,4 @@
--- untrack_changes stops recording the changes of a table; what is recorded stays.
+-- untrack_changes stops recording the changes of a table; recorded changes stay.
 create or replace function lock.untrack_changes(
     target  regclass
 )
@@ -34,5 +34,7 @@ end;
 $$;
 
 comment on function lock.untrack_changes(regclass) is
-    'Stops recording the changes of a table; without effect on one that is not tracked. What is recorded stays and is worked on. Run it as the '
-    'table''s owner; waits for the table''s readers and writers, and stops them until the transaction ends. Errors: 22004 null, 42501 not the owner.';
+    'Stops recording the changes of a table. It does nothing to a table that is not tracked. '
+    'Recorded changes stay, and workers work on them. Call it as the table''s owner. It waits for '
+    'the table''s readers and writers, and stops them until the transaction ends. Errors: 22004 '
+    'null, 42501 not the owner.';

@@ -1,8 +1,9 @@
--- await_row ends a round of a call that found its row free, and in somebody's hands.
+-- await_row ends a round of a call that found its row free but held by another transaction.
 --
--- The first round only had to wait in its insert, for whoever makes, changes or deletes the row.
--- Who has only locked the row is waited for here, from the second round on. The subtransaction's
--- rollback lets go of the row, so that a loser keeps nobody from it afterwards.
+-- In the first round the call's insert has waited for any transaction that makes, changes or
+-- deletes the row. It does not wait for a transaction that has only locked the row. From the second
+-- round on, this function waits for that one, too. The subtransaction's rollback lets go of the
+-- row, so a losing caller keeps nobody from it afterwards.
 create or replace function lock_internal.await_row(
     target     regclass,
     id_column  name,

@@ -1,5 +1,6 @@
--- check_interval refuses an interval that is null, infinite, over 100 years or not positive in every
--- month, and, where a fixed length is needed, months.
+-- check_interval refuses an interval that is null, infinite, or over 100 years.
+--
+-- It must be positive in every month. Where a fixed length is needed, it must not have months.
 create or replace function lock_internal.check_interval(
     value  interval,
     what   text,

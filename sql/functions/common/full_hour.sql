@@ -1,4 +1,5 @@
--- full_hour is the start of an hour: what the columns unused_since hold, so that their indexes change once an hour. Cheaper than date_trunc.
+-- full_hour is the start of an hour. The columns unused_since hold it, so that their indexes change
+-- once an hour. It is cheaper than date_trunc.
 create or replace function lock_internal.full_hour(
     at  timestamp
 )

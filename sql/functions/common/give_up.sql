@@ -1,4 +1,4 @@
--- give_up ends a loop that found its row taken, and then free again, too many times.
+-- give_up ends a loop that too many times found its row taken and then free again.
 create or replace function lock_internal.give_up(
     kind  text,
     id    text

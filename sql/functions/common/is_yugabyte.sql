@@ -1,6 +1,7 @@
 -- is_yugabyte says whether this server is YugabyteDB.
 --
--- Declared immutable so that a plan folds it into a constant. That is sound because no server changes what it is.
+-- It is declared immutable so that a plan folds it into a constant. That is sound, because no
+-- server changes what it is.
 create or replace function lock_internal.is_yugabyte()
 returns boolean
 language sql

@@ -1,4 +1,5 @@
--- record_forced_release writes down who took a lock away from its holder, why, and what was taken.
+-- record_forced_release writes down which operator took a lock from its holder, why, and what was
+-- taken.
 create or replace function lock_internal.record_forced_release(
     kind      text,
     id        text,

@@ -1,5 +1,6 @@
--- unused_before checks the arguments of the functions that drop unused ids, and returns the latest
--- start of an hour, in UTC, all of which was over at least unused_for ago.
+-- unused_before checks the arguments of the functions that drop unused ids.
+--
+-- It returns, in UTC, the latest start of an hour all of which was over at least unused_for ago.
 create or replace function lock_internal.unused_before(
     unused_for  interval,
     max         integer

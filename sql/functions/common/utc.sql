@@ -1,6 +1,7 @@
--- utc is a time as the clocks of UTC show it: adding an interval to that depends on no session's time zone.
+-- utc is a time as the clocks of UTC show it. An interval that is added to it depends on no
+-- session's time zone.
 --
--- By an offset of nothing, because the zone's name would be looked up at each call.
+-- It uses an offset of zero, because the name of a zone would be looked up at each call.
 create or replace function lock_internal.utc(
     at  timestamptz
 )

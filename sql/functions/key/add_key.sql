@@ -1,10 +1,16 @@
--- add_key makes sure that a key has a row to lock on the row engine; false: somebody's uncommitted row is in the way.
+-- add_key makes sure that a key has a row to lock on the row engine; false when another
+-- transaction's uncommitted row is in the way.
 --
--- YugabyteDB inserts outside the transaction, so that nobody ever waits for an uncommitted row there: not a second sharer of
--- a new key, and not a try. That may happen more than once when a conflict restarts the statement, and is idempotent.
--- Such a write waits for every transaction that is in its way, this one included: so a key that this transaction has forgotten,
--- and any key under SERIALIZABLE, where looking for the row has locked its absence, is inserted inside the transaction.
--- PostgreSQL has no such writes: there the insert waits for the other's transaction, or with nowait for 1 ms.
+-- YugabyteDB inserts outside the transaction, so that nobody ever waits for an uncommitted row
+-- there. That goes for a second sharer of a new key, and for a try. A conflict that restarts the
+-- statement may repeat the insert, which is idempotent.
+--
+-- Such a write waits for every transaction that is in its way, this one included. So two kinds of
+-- keys are inserted inside the transaction: one that this transaction has forgotten, and any key
+-- under SERIALIZABLE. There the look for the row has locked its absence.
+--
+-- PostgreSQL has no such writes. There the insert waits for the other's transaction, or with nowait
+-- for 1 ms.
 create or replace function lock_internal.add_key(
     key     bigint,
     name    text,

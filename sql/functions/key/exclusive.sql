@@ -1,11 +1,13 @@
--- exclusive takes a key for this transaction alone; waits until every other holder has ended.
+-- exclusive takes a key for this transaction alone. It waits until every other holder has ended.
 --
--- A lock that is free costs one try. hold_key does all the rest: it waits, records the name, raises the errors, and is the row
--- engine. A try does not overtake: the lock manager refuses it when somebody who waits conflicts.
+-- A lock that is free costs one try. hold_key does all the rest: it waits, records the name, raises
+-- the errors, and is the row engine. A try does not overtake: the lock manager refuses it when a
+-- waiter conflicts.
 --
--- Neither form switches to another role or search_path, which would cost more than the lock. PostgreSQL puts the text of the
--- first into the caller's statement; that is planned with each statement that is not prepared. To plan the second's longer text
--- would cost more than a call, so it is PL/pgSQL, and names everything with its schema: the caller's search_path is in force.
+-- Neither form switches to another role or search_path, which would cost more than the lock.
+-- PostgreSQL puts the text of the first into the caller's statement, and plans it with each
+-- statement that is not prepared. To plan the second's longer text would cost more than a call. So
+-- it is PL/pgSQL, and names everything with its schema: the caller's search_path is in force.
 create or replace function lock.exclusive(
     key  bigint
 )
@@ -20,9 +22,14 @@ return case
 end;
 
 comment on function lock.exclusive(bigint) is
-    'Takes an exclusive lock on a key until the transaction ends or rolls back to an earlier savepoint. Waits for every other holder, shared or exclusive. '
-    'Re-entrant. See what holders before did with a statement that follows, under READ COMMITTED: this one''s snapshot is from before the wait. Does not age: nobody can take it away. Errors: 22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; none leaves anything held. '
-    'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
+    'Takes an exclusive lock on a key until the transaction ends or rolls back to an earlier '
+    'savepoint. It waits for every other holder, shared or exclusive, and is re-entrant. Under '
+    'READ COMMITTED, read what holders before did with a statement that follows: the snapshot of '
+    'this one is from before the wait. The lock does not age: nobody can take it away. Errors: '
+    '22004 null, 22023 bad name, 25006 on a standby, 40P01 deadlock, 40001 (row engine under '
+    'snapshot isolation: retry the transaction), 55P03 lock_timeout, 57014 statement_timeout; '
+    'none leaves anything held. After F. Pachot, application locks in YugabyteDB; docs/key.md '
+    'says what its recipe gets wrong.';
 
 create or replace function lock.exclusive(
     name  text
@@ -44,4 +51,5 @@ end;
 $$;
 
 comment on function lock.exclusive(text) is
-    'As lock.exclusive(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
+    'As lock.exclusive(bigint), for lock.key(name). lock.locked_keys shows the name once a '
+    'transaction has waited for it.';

@@ -1,7 +1,7 @@
 -- exclusive_all takes several names, each exclusively, in one global order: ascending key.
 --
--- Any set of transactions whose only key locks come from one call of exclusive_all each cannot deadlock, whatever the order
--- of their arrays, because all walk the same order.
+-- Consider transactions whose only key locks come from one call of exclusive_all each. They cannot
+-- deadlock, whatever the order of their arrays, because all take the keys in the same order.
 create or replace function lock.exclusive_all(
     names  text[]
 )
@@ -31,8 +31,10 @@ end;
 $$;
 
 comment on function lock.exclusive_all(text[]) is
-    'Takes an exclusive lock on every name, in one global order, so that its callers never deadlock with each other, whatever the '
-    'order of their arrays (one call a transaction; a second call, or other locks held before, can deadlock: 40P01). Waits as '
-    'lock.exclusive does. Duplicates count once, an empty array locks nothing. On the advisory engine every key takes a slot of the '
-    'shared lock table until the transaction ends: 53200 with a hint when max_locks_per_transaction is too small for them. '
-    'Errors: 22004 null array or element, 22023 bad name, and those of lock.exclusive.';
+    'Takes an exclusive lock on every name, in one global order. So its callers never deadlock '
+    'with each other, whatever the order of their arrays. That holds for one call a transaction: '
+    'a second call, or other locks held before, can deadlock (40P01). Waits as lock.exclusive '
+    'does. Duplicates count once, and an empty array locks nothing. On the advisory engine every '
+    'key takes a slot of the shared lock table until the transaction ends. When '
+    'max_locks_per_transaction is too small for them, that is 53200 with a hint. Errors: 22004 '
+    'null array or element, 22023 bad name, and those of lock.exclusive.';

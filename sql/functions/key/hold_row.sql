@@ -1,11 +1,14 @@
--- hold_row takes a key by locking its row until the transaction ends; wait null waits for ever, zero never.
+-- hold_row takes a key by locking its row until the transaction ends. With wait null it waits for
+-- ever, with zero never.
 --
--- Who can interleave: between any two statements here another transaction may insert the row, lock it, or delete it
--- (unlock, vacuum). So a lock counts only when a statement really returned a locked row; a select that waited for a row
--- and then found it deleted returns none, and the loop starts again. Two that insert the same key at once are decided by
--- the primary key. READ COMMITTED takes a new snapshot per statement, so the loop sees what it waited for. Under REPEATABLE
--- READ and SERIALIZABLE PostgreSQL raises 40001 by itself where the row changed; YugabyteDB may instead go on not seeing it,
--- hence the bound.
+-- Between any two statements here another transaction may insert the row, lock it, or delete it
+-- (unlock, vacuum). So a lock counts only when a statement really returned a locked row. A select
+-- that waited for a row and then found it deleted returns none, and the loop starts again. The
+-- primary key decides between two that insert the same key at once.
+--
+-- READ COMMITTED takes a new snapshot per statement, so the loop sees what it waited for. Under
+-- REPEATABLE READ and SERIALIZABLE PostgreSQL raises 40001 by itself where the row changed.
+-- YugabyteDB may instead go on not seeing it, hence the bound.
 create or replace function lock_internal.hold_row(
     key     bigint,
     name    text,
@@ -17,9 +20,11 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     deadline  constant timestamptz := clock_timestamp() + hold_row.wait;
+    overdue   constant timestamptz := clock_timestamp() + nullif(current_setting('statement_timeout')::interval, interval '0');
     absent    integer := 0;
 begin
     loop
@@ -39,8 +44,14 @@ begin
         if hold_row.wait is not null and exists (select from lock.locked_keys where locked_keys.key = hold_row.key)
             or not lock_internal.add_key(hold_row.key, hold_row.name, hold_row.wait is not null)
         then
-            -- Somebody else has it.
+            -- Another transaction has it.
             exit when clock_timestamp() >= deadline;
+            -- A statement_timeout that comes together with the lock_timeout of add_key is lost:
+            -- PostgreSQL reports one of them.
+            if clock_timestamp() >= overdue then
+                raise exception 'canceling statement due to statement timeout'
+                    using errcode = 'query_canceled';
+            end if;
             perform pg_sleep(least(0.01, extract(epoch from deadline - clock_timestamp())));
         else
             absent := absent + 1;

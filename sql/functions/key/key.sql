@@ -15,6 +15,7 @@ end;
 $$;
 
 comment on function lock.key(text) is
-    'The bigint that is locked for a name: a 64-bit hash of its bytes, which stays the same as long as the database has the encoding it has. '
-    'Two of 100 million names share a key with a probability below one in a thousand; they then exclude each other, which is safe. '
-    'Errors: 22004 null, 22023 empty or longer than 1024 bytes.';
+    'The bigint that is locked for a name: a 64-bit hash of its bytes. It stays the same as long '
+    'as the database keeps its encoding. Two of 100 million names share a key with a probability '
+    'below one in a thousand. They then exclude each other, which is safe. Errors: 22004 null, '
+    '22023 empty or longer than 1024 bytes.';

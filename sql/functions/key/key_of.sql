@@ -1,7 +1,9 @@
--- key_of is the key that is meant by a number, or by a name of 1 to 1024 bytes; a name goes before a number.
+-- key_of is the key that is meant by a number, or by a name of 1 to 1024 bytes. When both are
+-- given, the name counts.
 --
--- The advisory lock of a name is its hash with our constant as the seed, so that it is not what a program's own
--- hashtextextended(name, 0) gives; its key is what lock.advisory_key makes of that. Bytes are hashed, whatever the collation.
+-- The advisory lock of a name is its hash with our constant as the seed. So it is not what a
+-- program's own hashtextextended(name, 0) gives. The key is what lock.advisory_key makes of that.
+-- Bytes are hashed, whatever the collation.
 create or replace function lock_internal.key_of(
     key   bigint,
     name  text

@@ -1,6 +1,7 @@
--- shared takes a key together with other sharers, until the transaction ends; waits for an exclusive holder.
+-- shared takes a key together with other sharers, until the transaction ends. It waits for an
+-- exclusive holder.
 --
--- Built as lock.exclusive is.
+-- It is built as lock.exclusive is.
 create or replace function lock.shared(
     key  bigint
 )
@@ -15,9 +16,11 @@ return case
 end;
 
 comment on function lock.shared(bigint) is
-    'Takes a shared lock on a key until the transaction ends or rolls back to an earlier savepoint. Sharers do not wait for each other; they wait for an exclusive holder, and it for them. '
-    'Re-entrant. Does not age: nobody can take it away. Errors: those of lock.exclusive(bigint). '
-    'After F. Pachot, application locks in YugabyteDB; what its recipe gets wrong is in docs/key.md.';
+    'Takes a shared lock on a key until the transaction ends or rolls back to an earlier '
+    'savepoint. Sharers do not wait for each other. They wait for an exclusive holder, and it '
+    'waits for them. It is re-entrant and does not age: nobody can take it away. Errors: those of '
+    'lock.exclusive(bigint). After F. Pachot, application locks in YugabyteDB; docs/key.md says '
+    'what its recipe gets wrong.';
 
 create or replace function lock.shared(
     name  text
@@ -39,4 +42,5 @@ end;
 $$;
 
 comment on function lock.shared(text) is
-    'As lock.shared(bigint), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
+    'As lock.shared(bigint), for lock.key(name). lock.locked_keys shows the name once a '
+    'transaction has waited for it.';

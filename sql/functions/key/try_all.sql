@@ -1,8 +1,9 @@
--- try_all takes a set of keys, exclusive and shared ones, or none of it when that would take longer than wait.
+-- try_all takes a set of keys, exclusive and shared ones, or takes none when that would take longer
+-- than wait.
 --
--- It walks the global order of exclusive_all, ascending key, so that callers of the two that hold no key before cannot deadlock.
--- The block is a subtransaction: when one key is not to be had, its rollback lets go of those that came before. The error that
--- ends it has a code that nothing else raises.
+-- It walks the global order of exclusive_all, ascending key. So callers of the two that hold no key
+-- before cannot deadlock. The block is a subtransaction. When one key cannot be had, its rollback
+-- lets go of those that came before. The error that ends it has a code that nothing else raises.
 create or replace function lock.try_all(
     exclusive_names  text[] default '{}',
     exclusive_keys   bigint[] default '{}',
@@ -58,11 +59,16 @@ end;
 $$;
 
 comment on function lock.try_all(text[], bigint[], text[], bigint[], interval) is
-    'Takes a set of keys by name and by number, exclusive and shared ones, until the transaction ends, and returns true; or returns false when not all '
-    'could be had within wait (default 0: at once; milliseconds, at most 24.8 days, for the whole set), and then holds what it held before and nothing more. '
-    'A key that is asked for several times counts once, and exclusively when it is asked for so; an empty set is true. '
-    'All callers of it and of lock.exclusive_all take their keys in one global order, and never deadlock with each other, whatever the order of their arrays, '
-    'with one call a transaction. Re-entrant, but keys that the transaction held before are outside that order, and so is a shared one that becomes exclusive: '
-    'then it can meet a deadlock, which ends with 40P01, or with false when wait ends first (on the row engine: always). '
-    'While it waits, wait stands in for lock_timeout; statement_timeout goes on counting. '
-    'Errors: 22004 null array, element or wait, 22023 bad name, or a wait that is negative, infinite or has months, 53200 as lock.exclusive_all, and those of lock.try_exclusive.';
+    'Takes a set of keys by name and by number, exclusive and shared ones, until the transaction '
+    'ends, and returns true. Returns false when not all could be had within wait, and then holds '
+    'what it held before and nothing more. wait is for the whole set (default 0: at once; '
+    'milliseconds, at most 24.8 days). A key that is asked for several times counts once, and '
+    'exclusively when it is asked for so. An empty set is true. All callers of it and of '
+    'lock.exclusive_all take their keys in one global order. With one call a transaction they '
+    'never deadlock with each other, whatever the order of their arrays. It is re-entrant. But '
+    'keys that the transaction held before are outside that order, and so is a shared one that '
+    'becomes exclusive. Then it can meet a deadlock. That ends with 40P01, or with false when '
+    'wait ends first (on the row engine: always). While it waits, wait stands in for '
+    'lock_timeout; statement_timeout goes on counting. Errors: 22004 null array, element or wait, '
+    '22023 bad name, or a wait that is negative, infinite or has months, 53200 as '
+    'lock.exclusive_all, and those of lock.try_exclusive.';

@@ -1,7 +1,9 @@
--- try_exclusive takes a key as exclusive does, or answers false when that would take longer than wait.
+-- try_exclusive takes a key as exclusive does, or answers false when that would take longer than
+-- wait.
 --
--- Built as lock.exclusive is: a try that does not wait touches no table, granted or denied. The case is null, and try_key has
--- the word, on the row engine, on a standby, with a wait, and with an argument that is not good.
+-- It is built as lock.exclusive is: a try that does not wait touches no table, granted or denied.
+-- try_key answers where the case is null: on the row engine, on a standby, with a wait, and with a
+-- bad argument.
 create or replace function lock.try_exclusive(
     key   bigint,
     wait  interval default '0'
@@ -18,11 +20,12 @@ return coalesce(
 );
 
 comment on function lock.try_exclusive(bigint, interval) is
-    'Takes a key as lock.exclusive does and returns true, or returns false when somebody else still has it after wait (default 0: at once; '
-    'milliseconds, at most 24.8 days). While it waits, wait stands in for lock_timeout; statement_timeout goes on counting. '
-    'On the row engine a wait asks again every 10 ms instead of queueing. '
-    'Errors: 22004 null, 22023 bad name, or a wait that is negative, infinite or has months, 25006 on a standby, 40P01 deadlock, '
-    '40001 (row engine under snapshot isolation), 57014 statement_timeout.';
+    'Takes a key as lock.exclusive does and returns true. Returns false when another transaction '
+    'still has it after wait (default 0: at once; milliseconds, at most 24.8 days). While it '
+    'waits, wait stands in for lock_timeout; statement_timeout goes on counting. On the row '
+    'engine a wait asks again every 10 ms instead of queueing. Errors: 22004 null, 22023 bad '
+    'name, or a wait that is negative, infinite or has months, 25006 on a standby, 40P01 '
+    'deadlock, 40001 (row engine under snapshot isolation), 57014 statement_timeout.';
 
 create or replace function lock.try_exclusive(
     name  text,
@@ -45,4 +48,5 @@ end;
 $$;
 
 comment on function lock.try_exclusive(text, interval) is
-    'As lock.try_exclusive(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
+    'As lock.try_exclusive(bigint, interval), for lock.key(name). lock.locked_keys shows the name '
+    'once a transaction has waited for it.';

@@ -32,7 +32,8 @@ begin
         return false;
     end if;
 
-    -- The block is a subtransaction: when the wait ends without the lock, its rollback also puts lock_timeout back.
+    -- The block is a subtransaction: when the wait ends without the lock, its rollback also puts
+    -- lock_timeout back.
     begin
         perform set_config('lock_timeout', least(ceil(extract(epoch from try_key.wait) * 1000), 2147483647)::text, true);
         perform lock_internal.hold_key(try_key.key, try_key.name, try_key.shared);

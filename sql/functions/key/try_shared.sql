@@ -1,6 +1,6 @@
 -- try_shared takes a key as shared does, or answers false when that would take longer than wait.
 --
--- Built as lock.try_exclusive is.
+-- It is built as lock.try_exclusive is.
 create or replace function lock.try_shared(
     key   bigint,
     wait  interval default '0'
@@ -17,8 +17,8 @@ return coalesce(
 );
 
 comment on function lock.try_shared(bigint, interval) is
-    'Takes a key as lock.shared does and returns true, or returns false when somebody else still has it after wait: see lock.try_exclusive(bigint, interval), '
-    'also for the errors.';
+    'Takes a key as lock.shared does and returns true, or returns false when another transaction '
+    'still has it after wait. lock.try_exclusive(bigint, interval) describes wait and the errors.';
 
 create or replace function lock.try_shared(
     name  text,
@@ -41,4 +41,5 @@ end;
 $$;
 
 comment on function lock.try_shared(text, interval) is
-    'As lock.try_shared(bigint, interval), for lock.key(name); the name is shown by lock.locked_keys once somebody has waited for it.';
+    'As lock.try_shared(bigint, interval), for lock.key(name). lock.locked_keys shows the name '
+    'once a transaction has waited for it.';

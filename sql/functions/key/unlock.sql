@@ -1,8 +1,10 @@
--- unlock forgets what is kept of a key, when the transaction commits. The lock itself ends with the transaction.
+-- unlock forgets what is kept of a key, when the transaction commits. The lock itself ends with the
+-- transaction.
 --
--- It never waits. On both engines it needs what an exclusive holder has, so what others rely on stays: a row that is locked, and
--- on the advisory engine a name that another holder may be writing down. A waiter of the row engine that finds the row gone
--- inserts it again and goes on waiting for that one: see hold_row.
+-- It never waits. On both engines it needs what an exclusive holder has, so what others rely on
+-- stays: a row that is locked, or a name that another holder may be writing down. On the row engine
+-- a waiter may find the row gone. It inserts the row again and goes on waiting for that one: see
+-- hold_row.
 create or replace function lock.unlock(
     key  bigint
 )
@@ -47,10 +49,13 @@ end;
 $$;
 
 comment on function lock.unlock(bigint) is
-    'Forgets a key; call it by the exclusive holder. Returns true when nothing of it is kept after this transaction''s commit: neither the row of '
-    'lock.locked_keys on the row engine, nor the recorded name on the advisory engine. False when another transaction holds the key (or, '
-    'for a sharer before PostgreSQL 17, waits for it), and on the row engine when it is not known. The lock itself ends with the transaction, not here, and calling unlock '
-    'takes it exclusively until then. Never waits. Errors: 22004 null, 22023 bad name, 25006 read-only.';
+    'Forgets a key; the exclusive holder calls it. Returns true when nothing of the key is kept '
+    'after this transaction''s commit: neither the row of lock.locked_keys on the row engine, nor '
+    'the recorded name on the advisory engine. Returns false when another transaction holds the '
+    'key, and on the row engine when the key is not known. Before PostgreSQL 17 a sharer gets '
+    'false, too, while another transaction waits for the key. The lock itself ends with the '
+    'transaction, not here; calling unlock takes it exclusively until then. It never waits. '
+    'Errors: 22004 null, 22023 bad name, 25006 read-only.';
 
 create or replace function lock.unlock(
     name  text

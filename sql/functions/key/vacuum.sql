@@ -1,7 +1,8 @@
 -- vacuum forgets what is kept of every key that nobody holds.
 --
--- It never waits. A key that is taken at the very moment may be forgotten: on the advisory engine it then has no name until
--- somebody waits for it again; on the row engine its taker finds the row gone and inserts it again. Exclusion is never touched.
+-- It never waits, and never touches exclusion. It may forget a key that is taken at the very
+-- moment. On the advisory engine that key then has no name until somebody waits for it again. On
+-- the row engine its taker finds the row gone and inserts it again.
 create or replace function lock.vacuum()
 returns bigint
 language plpgsql
@@ -54,6 +55,8 @@ end;
 $$;
 
 comment on function lock.vacuum() is
-    'Forgets every key that nobody holds or waits for, and returns how many: rows of lock.locked_keys on the row engine, recorded names on the '
-    'advisory engine. Never waits, never frees a lock. One statement: run it from cron when keys come and go by the thousand, and not '
-    'at all for a fixed set of keys. Errors: 25006 read-only, 40001 under REPEATABLE READ when something changed since the snapshot.';
+    'Forgets every key that nobody holds or waits for, and returns how many. These are rows of '
+    'lock.locked_keys on the row engine, and recorded names on the advisory engine. It never '
+    'waits and never frees a lock. Run it from cron when keys come and go by the thousand, and '
+    'not at all for a fixed set of keys. Errors: 25006 read-only, 40001 under REPEATABLE READ '
+    'when something changed since the snapshot.';

@@ -1,26 +1,27 @@
 -- acquire_lease grants a lease on a name, with a token greater than every one before; no row when
 -- all permits are taken.
 --
--- The row of lock.lease_name is the gate of all who acquire the name: a grant raises its token.
--- The first statement takes the gate when nobody has it, and counts the permits on its snapshot.
--- Nobody was granted since, and the count holds, if the token at the gate is still the snapshot's.
--- Token and count are read apart from the row that is locked, so that they stay the snapshot's when
--- that row is tested again. A release that the snapshot does not see makes this deny, never grant.
+-- The row of lock.lease_name is the gate of all callers that acquire the name: a grant raises its
+-- token. The first statement takes the gate when it is free, and counts the permits on its
+-- snapshot. If the token at the gate is still the snapshot's, nothing was granted since, and the
+-- count holds. Token and count are read apart from the row that is locked. So they stay the
+-- snapshot's when that row is tested again. A release that the snapshot does not see makes this
+-- deny, never grant.
 --
--- When live leases take the permits, nothing is written and nothing waited for.
+-- When live leases take the permits, the call writes nothing and does not wait.
 --
--- Who is left over meets an open transaction at the gate, a new name, or expired leases. The last
--- passage waits at the gate, and counts behind it on a snapshot and by a clock of its own. Under
--- REPEATABLE READ and SERIALIZABLE the gate refuses (40001) if anybody was granted since the
--- snapshot. Who finds no permit left undoes all of it, and so stands in nobody's way.
+-- A caller that is left over meets an open transaction at the gate, a new name, or expired leases.
+-- The last passage waits at the gate, and counts behind it on a snapshot and by a clock of its own.
+-- Under REPEATABLE READ and SERIALIZABLE the gate refuses (40001) if a lease was granted since the
+-- snapshot. A caller that finds no permit left undoes all of it, and so keeps nobody waiting.
 --
 -- An expired lease frees its permit by being deleted. While a transaction that has asserted it is
--- open, its row is skipped and the permit counts as taken. Who waited for the end of an expired
--- lease waits for the end of the one in its place.
+-- open, its row is skipped and the permit counts as taken. A caller that waited for the end of an
+-- expired lease marked it as awaited. The lease in its place has that mark, too.
 --
 -- The ttl is added in UTC, where every day has 24 hours. A plan that is made while lock.lease is
--- empty is kept, and must not scan it later. The body is long because there are two ways to a grant:
--- one that never waits, and one that does.
+-- empty is kept, and must not scan it later. The body is long because there are two ways to a
+-- grant: one that never waits, and one that does.
 create or replace function lock.acquire_lease(
     name     text,
     owner    text,
@@ -76,7 +77,7 @@ begin
         return;
     end if;
 
-    -- All permits are with live leases: denied.
+    -- Live leases have all permits: denied.
     if acquire_lease.permits <= (
         select count(*)
         from lock.lease
@@ -129,10 +130,13 @@ end;
 $$;
 
 comment on function lock.acquire_lease(text, text, interval, integer) is
-    'Grants a lease on name for ttl (100 years at most, counted from now) to owner, a text that tells people who it is. Returns the '
-    'lease with its token, which is greater than that of every earlier lease on the name, or no row when permits (default 1) leases '
-    'are held. Call it in a transaction of its own: others who would get a permit wait until the transaction ends, and a grant that '
-    'is rolled back never was. When the permits are taken it neither waits nor writes. The permit of an expired lease is free, except '
-    'while a transaction that called lock.assert_lease with it is open. Errors: 22004 null, 22023 bad name, owner or ttl (zero, negative, '
-    'infinite, months), permits below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 25006 read-only. '
-    'Leases, fencing tokens and counting semaphores are beyond the articles that the other kinds come from.';
+    'Grants a lease on name to owner for ttl, counted from now (100 years at most). owner is a '
+    'text that tells people who it is. Returns the lease with its token, which is greater than '
+    'that of every earlier lease on the name. Returns no row when permits (default 1) leases are '
+    'held. Call it in a transaction of its own: other callers that would get a permit wait until '
+    'the transaction ends. A grant that is rolled back never was. When the permits are taken, it '
+    'neither waits nor writes. The permit of an expired lease is free, except while a transaction '
+    'that called lock.assert_lease with it is open. Errors: 22004 null, 22023 bad name, owner or '
+    'ttl (zero, negative, infinite, months), permits below 1, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 25006 read-only. Leases, fencing tokens '
+    'and counting semaphores are beyond the articles that the other kinds come from.';

@@ -1,10 +1,10 @@
--- add_lease_name makes the row of a new name and returns its first token, which no lease on this
+-- add_lease_name makes the row of a new name. It returns the first token, which no lease on this
 -- name ever had.
 --
 -- lock.drop_unused_leases forgets names, and keeps in lock.lease_floor the greatest token of any of
--- them. Sharing that row until the transaction ends keeps that from raising it after it was read
--- here; under REPEATABLE READ a floor that is newer than the snapshot is 40001. It takes the floor
--- before the names, as this does: no deadlock.
+-- them. This function shares that row until the transaction ends, so nobody raises the floor after
+-- it was read here. Under REPEATABLE READ a floor that is newer than the snapshot is 40001. Both
+-- functions take the floor before the names: no deadlock.
 create or replace function lock_internal.add_lease_name(
     name  text
 )

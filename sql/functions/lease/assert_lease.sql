@@ -1,15 +1,15 @@
--- assert_lease stops a transaction whose lease is lost, and keeps the lease from being given to
--- another before it ends.
+-- assert_lease stops a transaction whose lease is lost. It keeps the lease from being given to
+-- another caller before the transaction ends.
 --
--- The fence is the lock on the lease's row. It is the weakest that a delete must wait for, so
--- renewals pass while it is held; takeover and release, by force or not, delete the row. Asserted
--- first, they come after this transaction's end; deleted first, this waits for that transaction's
--- end and finds nothing. The time is read once the lock is held, and an asserted lease may run out
--- before the commit: nobody gets it sooner.
+-- The fence is the lock on the lease's row. It is the weakest lock that a delete must wait for, so
+-- renewals pass while it is held. Takeover and release, by force or not, delete the row. When this
+-- asserts first, they come after this transaction's end. When they delete first, this waits for
+-- that transaction's end and finds nothing. The time is read once the lock is held. An asserted
+-- lease may run out before the commit: nobody gets it sooner.
 --
--- Under REPEATABLE READ the row may have been renewed since the snapshot, and only looks expired:
--- the second lock tells (40001). A token that the snapshot's counter has not reached was granted
--- after the snapshot: 40001, too.
+-- Under REPEATABLE READ a row that looks expired may have been renewed since the snapshot. The
+-- second lock tells (40001). A token that the snapshot's counter has not reached was granted after
+-- the snapshot: 40001, too.
 create or replace function lock.assert_lease(
     name   text,
     token  bigint
@@ -71,8 +71,10 @@ end;
 $$;
 
 comment on function lock.assert_lease(text, bigint) is
-    'A fence: call it in the transaction that writes what the lease protects. It raises LK001 when the lease is lost (expired, released, by '
-    'force or not, never granted), and otherwise keeps everybody from getting the lease''s permit until the transaction ends, even when the lease '
-    'expires before that. So nothing is committed by a holder after its successor was granted. Waits only for a transaction that is releasing or '
-    'taking over this lease. Errors: 22004 null, LK001 lost, 40001 under REPEATABLE READ and SERIALIZABLE when '
-    'the lease went or came after the snapshot, 25006 read-only.';
+    'A fence: call it in the transaction that writes what the lease protects. It raises LK001 '
+    'when the lease is lost: expired, released (by force or not), or never granted. Otherwise '
+    'nobody gets the lease''s permit until the transaction ends, even when the lease expires '
+    'before that. So a holder commits nothing after its successor was granted. Waits only for a '
+    'transaction that is releasing or taking over this lease. Errors: 22004 null, 22023 bad name, '
+    'LK001 lost, 40001 under REPEATABLE READ and SERIALIZABLE when the lease went or came after '
+    'the snapshot, 25006 read-only.';

@@ -1,19 +1,20 @@
--- await_lease acquires a lease, or says how long to sleep before asking again, and leaves a mark
--- that makes releases notify.
+-- await_lease acquires a lease, or says how long to sleep before the next call. It leaves marks
+-- that make releases notify.
 --
 -- The row that it returns is the lease that was granted, or has token 0 and describes the lease
--- whose end frees a permit: with more leases than permits that is not the first to end. When that
--- one had run out before it was asked for, a transaction that asserted it is still open, and nobody
--- can say for how long: the answer is to come back in a ttl, 5 seconds at most.
+-- whose end frees a permit. With more leases than permits that is not the first to end. When that
+-- lease had run out before the call asked, a transaction that asserted it is still open. Nobody can
+-- say for how long, so the answer is to come back in a ttl, 5 seconds at most.
 --
--- The marks are on the leases, all of them, on one snapshot: as long as each of these is there, no
--- permit is free, and who ends one of them sees its mark, or deleted it first, and then there is
--- nothing to mark. When all have been marked by others, nothing is written and nothing waited for.
+-- All leases on the name are marked, on one snapshot. As long as each of these is there, no permit
+-- is free. A caller that ends one of them sees its mark, or deleted it before it was marked; then
+-- there is nothing to mark. When other callers have marked them all, the call writes nothing and
+-- does not wait.
 --
--- It waits for another's transaction, which may be about to end a lease, only when every lease has
--- to go and this one alone is not marked: so it does not oversleep another permit, and has no other
--- lease's row locked, so that nobody who ends two leases in a transaction meets it in a deadlock.
--- What it could not mark otherwise is left to its next call, soon.
+-- It may wait for a transaction that is ending a lease. It does so only when every lease has to go
+-- (permits is 1) and one lease alone is not marked. So it does not oversleep another permit. It has
+-- no other lease's row locked, so a caller that ends two leases in a transaction cannot deadlock
+-- with it. Leases that it could not mark otherwise are left to its next call, soon.
 create or replace function lock.await_lease(
     name     text,
     owner    text,
@@ -25,6 +26,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
 declare
@@ -62,7 +64,7 @@ begin
         offset await_lease.permits - 1
         limit 1;
         continue when not found or answer.expires_in <= interval '0' and answer.expires_at > asked;
-        -- Denied by another lease, which has gone since? The next round takes it over.
+        -- The lease that denied this call may have gone since. The next round takes over this one.
         if answer.expires_in <= interval '0' and not again then
             again := true;
             continue;
@@ -104,8 +106,11 @@ end;
 $$;
 
 comment on function lock.await_lease(text, text, interval, integer) is
-    'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row: the lease that was granted, or token 0 with '
-    'the holder, expiry and expires_in of the lease whose end would free a permit. Sleep for expires_in, or until a notification on channel '
-    'lock_lease whose payload is the name, and call it again; listen before the first call. A release, by force or not, notifies only because of this call. '
-    'Where notifications do not arrive, sleeping is enough. Call it outside a transaction block: it keeps the leases on the name from being released and renewed '
-    'until its transaction ends, and waits for who is about to do so. Errors: as lock.acquire_lease.';
+    'Acquires a lease as lock.acquire_lease does, or says how long to sleep. Returns one row. It '
+    'is the lease that was granted, or has token 0 with the holder, expiry and expires_in of '
+    'another lease: the one whose end would free a permit. Sleep for expires_in, or until a '
+    'notification on channel lock_lease whose payload is the name. Then call it again. Listen '
+    'before the first call. A release, by force or not, notifies only because of this call. Where '
+    'notifications do not arrive, sleeping is enough. Call it outside a transaction block. Until '
+    'its transaction ends, nobody can release or renew the leases on the name. It waits for '
+    'transactions that are about to do so. Errors: as lock.acquire_lease.';

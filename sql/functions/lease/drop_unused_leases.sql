@@ -1,9 +1,9 @@
--- drop_unused_leases forgets leases and names that nobody has used for a while; their tokens are
+-- drop_unused_leases forgets leases and names that nobody has used for a while. Their tokens are
 -- never given again.
 --
--- The floor is locked first and raised in the same transaction: see add_lease_name. Names are
--- locked, and their leases looked for once more, on a newer snapshot: one can have been granted
--- after the first and before the lock, in a transaction that began it long ago.
+-- It locks the floor first and raises it in the same transaction: see add_lease_name. It locks the
+-- names, and then looks for their leases once more, on a newer snapshot. A transaction that began
+-- long ago can have granted one after the first look and before the lock.
 create or replace function lock.drop_unused_leases(
     unused_for  interval,
     max         integer   default 10000
@@ -13,6 +13,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     before      timestamptz;
@@ -69,7 +70,9 @@ end;
 $$;
 
 comment on function lock.drop_unused_leases(interval, integer) is
-    'For the schema''s owner. Forgets up to max names (default 10000) on which no lease was granted for unused_for, and none is left, and returns how '
-    'many; leases that expired so long ago go too. New names start with a token above that of every forgotten one. It reads the tables '
-    'from end to end: run it from cron when names come and go by the thousand, until it returns 0. New names wait while it runs. '
-    'Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
+    'For the schema''s owner. Forgets up to max names (default 10000) that have no lease, and had '
+    'none granted for unused_for; returns how many. Leases that expired so long ago go, too. New '
+    'names start with a token above that of every forgotten one. It reads the tables from end to '
+    'end. Run it from cron when names come and go by the thousand, until it returns 0. New names '
+    'wait while it runs. Errors: 22004 null, 22023 bad interval or max below 1, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE, 25006 read-only.';

@@ -1,8 +1,9 @@
 -- release_lease gives a lease back before it ends; false when it had been lost already.
 --
--- Deleting the row needs it exclusively: it waits for transactions that have asserted the lease,
--- and for who is about to mark the row as awaited, and then finds the mark. Only a marked lease is
--- worth a notification, which makes every commit of the server queue behind one lock.
+-- To delete the row, it needs the row exclusively. It waits for transactions that have asserted the
+-- lease. It also waits for one that is about to mark the row as awaited, and then finds the mark.
+-- Only a marked lease is worth a notification: a notification makes every commit of the server
+-- queue behind one lock.
 create or replace function lock.release_lease(
     name   text,
     token  bigint
@@ -34,7 +35,9 @@ end;
 $$;
 
 comment on function lock.release_lease(text, bigint) is
-    'Gives a lease back and wakes who waits in lock.await_lease for the name; both happen at commit, so it may be the last statement of '
-    'the work''s own transaction. Returns false when the lease was lost before: expired, or released. Waits for other transactions that called '
-    'lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 under REPEATABLE READ and SERIALIZABLE when '
-    'the lease was renewed or lost, or somebody began to wait for it, after the snapshot, 25006 read-only.';
+    'Gives a lease back and wakes the callers of lock.await_lease that wait for the name. Both '
+    'happen at commit, so it may be the last statement of the work''s own transaction. Returns '
+    'false when the lease was lost before: expired, or released. Waits for other transactions '
+    'that called lock.assert_lease with the lease. Errors: 22004 null, 22023 bad name, 40001 '
+    'under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or a waiter '
+    'marked it, after the snapshot, 25006 read-only.';

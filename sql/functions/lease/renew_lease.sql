@@ -1,8 +1,8 @@
--- renew_lease lets a live lease end ttl from now; false when it has been lost, which no renewal
--- undoes.
+-- renew_lease lets a live lease end ttl from now; false when the lease is lost. No renewal brings
+-- it back.
 --
--- It changes no key, so it waits neither for transactions that have asserted the lease (for key
--- share) nor they for it. The time is read again once the row is locked: a lease that ran out
+-- It changes no key, so it does not wait for transactions that have asserted the lease (for key
+-- share), nor they for it. The time is read again once the row is locked: a lease that ran out
 -- during a wait is lost like any other.
 create or replace function lock.renew_lease(
     name   text,
@@ -41,7 +41,8 @@ end;
 $$;
 
 comment on function lock.renew_lease(text, bigint, interval) is
-    'Lets a lease end ttl from now, which may be sooner than before. Returns false when the lease is lost: expired (even when nobody '
-    'else has it yet), or released; a lost lease never comes back. Does not wait for transactions that called lock.assert_lease. '
-    'Errors: 22004 null, 22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or lost, or somebody began to wait for it, after the '
-    'snapshot, 25006 read-only.';
+    'Lets a lease end ttl from now, which may be sooner than before. Returns false when the lease '
+    'is lost: expired (even when nobody else has it yet), or released. A lost lease never comes '
+    'back. Does not wait for transactions that called lock.assert_lease. Errors: 22004 null, '
+    '22023 bad name or ttl, 40001 under REPEATABLE READ and SERIALIZABLE when it was renewed or '
+    'lost, or a waiter marked it, after the snapshot, 25006 read-only.';

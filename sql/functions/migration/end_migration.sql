@@ -1,4 +1,5 @@
--- end_migration notes that a migration is done, and gives every role that has grants what came with it.
+-- end_migration notes that a migration is done, and grants what came with it to every role that has
+-- grants.
 create or replace function lock_internal.end_migration(
     version    bigint,
     direction  text

@@ -1,6 +1,8 @@
--- refuse_dependents stops a migration that goes down when a view of an application is built on a relation that it drops.
+-- refuse_dependents stops a migration that goes down when an application's view is built on a
+-- relation that it drops.
 --
--- PostgreSQL would refuse the drop as well, and name what is in the way in a detail that goose does not print.
+-- PostgreSQL would refuse the drop as well. It would name the view in a detail that goose does not
+-- print.
 create or replace function lock_internal.refuse_dependents(
     relations  text[]
 )
@@ -25,7 +27,7 @@ begin
     if dependents is not null then
         raise exception '%', dependents
             using errcode = 'dependent_objects_still_exist',
-                  hint = 'Drop the view, run goose down, and make it again after the next goose up.';
+                  hint = 'Drop the view, run goose down, and create the view again after the next goose up.';
     end if;
 end;
 $$;

@@ -1,8 +1,10 @@
--- refuse_loss stops a migration that goes down over rows that somebody still needs, unless lock.drop is 'everything'.
+-- refuse_loss stops a migration that goes down over rows that somebody still needs, unless
+-- lock.drop is 'everything'.
 --
--- The exclusive lock comes first: what a transaction in progress is about to add would be dropped uncounted, and under a snapshot
--- that is older than the lock it would be all the same. goose prints neither hints nor warnings, so the message of the error says
--- it all, and the warning is for the server's log.
+-- The exclusive lock comes first. Otherwise rows that an open transaction is about to add would be
+-- dropped uncounted. So they would be under a snapshot that is older than the lock. goose prints
+-- neither hints nor warnings: the error's message says it all, and the warning is for the server's
+-- log.
 create or replace function lock_internal.refuse_loss(
     relation   text,
     condition  text,

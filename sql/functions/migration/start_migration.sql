@@ -1,9 +1,12 @@
--- start_migration lets one migrator run at a time, refuses one that is not the owner, and stops one that fell behind or skips.
+-- start_migration lets one migrator run at a time. It refuses a migrator that is not the owner, and
+-- stops one that fell behind or skips.
 --
--- The goose CLI takes no lock: two runs read the same list of pending migrations, and both apply it. The advisory lock makes
--- them take turns, migration by migration, and every migration may be applied twice. Anybody who may connect can hold that
--- lock, so the wait for it has an end. A migrator that is more than a migration behind would bring older functions back. One
--- that is not the owner would leave functions behind that run with its rights.
+-- The goose CLI takes no lock. Two runs read the same list of pending migrations, and both apply
+-- it. The advisory lock makes them take turns, migration by migration, and every migration may be
+-- applied twice. Everybody who may connect can hold that lock, so the wait for it has an end.
+--
+-- A migrator that is more than a migration behind would bring older functions back. A migrator that
+-- is not the owner would leave functions behind that run with its rights.
 create or replace function lock_internal.start_migration(
     version    bigint,
     previous   bigint,

@@ -1,11 +1,13 @@
--- acquire_mutex sets the flag and returns true, or returns false when it is set: exactly one of any
+-- acquire_mutex sets the flag and returns true, or returns false when it is set. Exactly one of any
 -- number of callers wins.
 --
 -- The update takes the row only when it is free and nobody has it (skip locked). It tests that on
 -- the newest version, under the row's lock. A caller that sees the flag set is denied, and has
--- written nothing. Whoever is left over meets an open transaction, or a new id. The insert waits
--- for that transaction, or makes the row. It needs no transaction id to wait, and locks nothing.
--- The next round takes what is free then.
+-- written nothing.
+--
+-- A caller that passes both meets an open transaction, or a new id. The insert waits for that
+-- transaction, or makes the row. It needs no transaction id to wait, and locks nothing. The next
+-- round takes what is free then.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -55,8 +57,14 @@ end;
 $$;
 
 comment on function lock.acquire_mutex(text, text) is
-    'Acquires a mutex (task_id: 1 to 1024 bytes) and returns true, or returns false when it is acquired; makes it when it is new. Exactly one of any number of concurrent callers gets true. '
-    'It stays acquired, crash or not, until lock.release_mutex by the same owner (text, or null for nobody in particular), or lock.force_release_mutex. Not re-entrant. '
-    'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end, because only then the answer is known. '
-    'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock when transactions acquire several in different orders, 55P03 lock_timeout. '
-    'After the SQL mutex (update ... and acquired != true) and the Redis one (zadd xx ch).';
+    'Acquires a mutex and returns true, or returns false when it is acquired. task_id has 1 to '
+    '1024 bytes; a new one is made. Exactly one of any number of concurrent callers gets true. '
+    'The mutex stays acquired, crash or not, until its owner calls lock.release_mutex, or an '
+    'operator calls lock.force_release_mutex. owner is a text, or null for nobody in particular. '
+    'It is not re-entrant. The grant is part of the transaction: rolled back, it never was. A '
+    'denial is immediate and writes nothing. While another transaction has acquired the mutex and '
+    'not ended, the call waits for that end: only then is the answer known. Errors: 22004, 22023 '
+    'bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE, 40P01 deadlock when transactions acquire several in different orders, 55P03 '
+    'lock_timeout. After the SQL mutex (update ... and acquired != true) and the Redis one (zadd '
+    'xx ch).';

@@ -1,4 +1,4 @@
--- create_mutex makes a mutex that nobody has acquired; false when it exists.
+-- create_mutex makes a mutex that nobody has acquired and returns true; false when it exists.
 create or replace function lock.create_mutex(
     task_id  text
 )
@@ -23,7 +23,8 @@ end;
 $$;
 
 comment on function lock.create_mutex(text) is
-    'Makes a mutex (task_id: 1 to 1024 bytes) that nobody has acquired and returns true; false when it exists already, acquired or not. '
-    'Optional: lock.acquire_mutex makes what it needs. Waits only for a transaction that is making the same mutex. Rolled back, it never was. '
-    'Errors: 22004, 22023 bad task_id, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
-    'After the Redis mutex: zadd nx 0.';
+    'Makes a mutex that nobody has acquired and returns true; false when it exists, acquired or '
+    'not. task_id has 1 to 1024 bytes. It is optional: lock.acquire_mutex makes what it needs. '
+    'The call waits only for a transaction that is making the same mutex. Rolled back, the mutex '
+    'never was. Errors: 22004, 22023 bad task_id, 25006 read-only or standby, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE. After the Redis mutex: zadd nx 0.';

@@ -1,8 +1,9 @@
--- drop_unused_mutexes deletes mutexes that were released long ago; never one that is acquired.
+-- drop_unused_mutexes deletes mutexes that were released long ago, and never one that is acquired.
 --
--- Among the oldest rows there can be acquired ones, any number of them. A call that meets them sets them aside, out of the
--- index that it walks, until they are released: so they are in the way once and not in every call. It goes on while it
--- only met such rows, and therefore 0 means that nothing is left to drop.
+-- Any number of the oldest rows can be acquired ones. A call that meets them sets them aside until
+-- they are released, out of the index that it walks. So they are in the way of one call, and not of
+-- every call. A call that met only such rows goes on. Therefore 0 means that nothing is left to
+-- drop.
 create or replace function lock.drop_unused_mutexes(
     unused_for  interval,
     max         integer   default 10000
@@ -12,6 +13,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
@@ -51,6 +53,9 @@ end;
 $$;
 
 comment on function lock.drop_unused_mutexes(interval, integer) is
-    'For the schema''s owner. Deletes at most max mutexes that were made or last released at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
-    'Never one that is acquired, never waits. The next acquire makes a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Deletes at most max mutexes that were made or last released at '
+    'least unused_for ago, and returns how many. The longest unused go first. Call it again until '
+    'it returns 0. It never deletes one that is acquired, and never waits. The next acquire makes '
+    'a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE.';

@@ -1,8 +1,9 @@
 -- release_mutex clears the flag and returns true; false when it is not set, or set for another
 -- owner.
 --
--- It takes the row, looks and waits as acquire_mutex does. The insert only waits: what is acquired
--- exists, and is not dropped.
+-- The update takes the row only when nobody else has it (skip locked), and tests it under its lock.
+-- A caller that loses looks and waits as acquire_mutex does. The insert only waits: a row that is
+-- acquired exists, and is not dropped.
 create or replace function lock.release_mutex(
     task_id  text,
     owner    text  default null
@@ -58,7 +59,10 @@ end;
 $$;
 
 comment on function lock.release_mutex(text, text) is
-    'Releases a mutex that was acquired with the same owner (null: without one) and returns true; false when it is not acquired, not by this owner, or unknown. '
-    'Others can acquire it when the transaction commits; rolled back, it was never released. A denial writes nothing. Waits for another transaction that is releasing it. '
-    'Errors: 22004, 22023 bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01, 55P03 lock_timeout. '
-    'After the SQL mutex (update ... and acquired != false) and the Redis one (zadd xx ch).';
+    'Releases a mutex that was acquired with the same owner (null: without one) and returns true. '
+    'Returns false when it is not acquired, not by this owner, or unknown; that writes nothing. '
+    'Others can acquire it when the transaction commits; rolled back, it was never released. The '
+    'call waits for another transaction that is releasing the mutex. Errors: 22004, 22023 bad '
+    'task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, '
+    '40P01 deadlock, 55P03 lock_timeout. After the SQL mutex (update ... and acquired != false) '
+    'and the Redis one (zadd xx ch).';

@@ -1,6 +1,6 @@
--- add_request completes a new request: checks its ids, and wakes the idle workers of its queue.
+-- add_request completes a new request: it checks the ids, and wakes the idle workers of the queue.
 --
--- Producers look at nobody: neither at other requests nor at workers. What they commit is found by the next search.
+-- A producer looks neither at other requests nor at workers. The next search finds what it commits.
 create or replace function lock_internal.add_request()
 returns trigger
 language plpgsql
@@ -20,9 +20,9 @@ begin
         new.settled_at := coalesce(new.settled_at, clock_timestamp());
         return new;
     elsif new.request_status <> 'new' or new.settled_at is not null or new.process_id is not null then
-        raise exception 'a request is inserted as new, and captured by lock.capture_request'
+        raise exception 'a new request is inserted as new, and lock.capture_request captures it'
             using errcode = 'invalid_parameter_value',
-                  hint = 'Leave request_status, process_id and settled_at out; or, for a piece of history, insert it as complete or error.';
+                  hint = 'Leave out request_status, process_id and settled_at. Insert a piece of history as complete or error.';
     end if;
     perform lock_internal.wake('lock_request', new.queue_id);
     return new;

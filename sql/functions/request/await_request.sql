@@ -1,6 +1,7 @@
--- await_request captures the next requests for the caller's transaction, or says how long to sleep after it.
+-- await_request captures the next requests for the caller's transaction, or says how long to sleep.
 --
--- The listing as idle is that of lock.await_task: by one call, and the look that counts by the next.
+-- It lists the worker as idle as lock.await_task does: one call lists, and the look of the next
+-- call counts.
 create or replace function lock.await_request(
     process_id  uuid,
     after       bigint    default null,
@@ -61,11 +62,17 @@ end;
 $$;
 
 comment on function lock.await_request(uuid, bigint, text, text, interval) is
-    'Captures the next requests as lock.capture_request does, with the same arguments, for the caller''s transaction, or says how long to sleep. Returns the '
-    'requests, to be settled with lock.settle_request before the commit, or, when there is none, one row whose request_id is null: commit then, too; '
-    'sleep is for how many seconds to sleep unless a notification on channel lock_request, with the queue''s id as payload, has come since this call '
-    'began. Then call again, in a new transaction: nothing is lost, and nobody polls, but every poll, and at most once a second while a '
-    'transaction is open that may have missed it. after: the request_id of the last answer''s first row (null: from the beginning); behind the last it begins again by itself. listen before the first call '
-    'and after each reconnection. worker: a name that no other worker has (null: this session). At a worker''s end: lock.stop_idling, or nothing. '
-    'What another worker leaves that dies is found after poll at the latest. Where notifications do not arrive, pass a shorter poll. '
-    'Errors: those of lock.capture_request; 22023 bad worker or poll; 25001 called again in the transaction that found nothing.';
+    'Captures the next requests for the caller''s transaction, or says how long to sleep. It takes '
+    'the arguments of lock.capture_request. When there are requests, it returns them: settle them '
+    'with lock.settle_request before the commit. When there are none, it returns one row whose '
+    'request_id is null: commit then, too. Its sleep is in seconds. A notification on channel '
+    'lock_request, with the queue''s id as payload, that came since this call began ends the '
+    'sleep early. Then call again, in a new transaction. Nothing is lost. The worker asks nothing '
+    'between polls. While a transaction is open that may have missed the worker, it asks at most '
+    'once a second. after: the request_id of the last answer''s first row; null: from the '
+    'beginning. When nothing is left behind that line, the search starts from the beginning by '
+    'itself. Call listen before the first call and after each reconnection. worker: a name that '
+    'no other worker has; null: this session. A worker that ends calls lock.stop_idling, or does '
+    'nothing. Requests of a worker that dies are found after poll at the latest. Where '
+    'notifications do not arrive, pass a shorter poll. Errors: those of lock.capture_request; '
+    '22023 bad worker or poll; 25001 called again in the transaction that found nothing.';

@@ -1,7 +1,8 @@
--- cancel_request ends a request that nobody works on as error, and records who did so and why.
+-- cancel_request ends a request that nobody works on as error, and records the operator and the
+-- reason.
 --
--- It takes the entity's lock, as a worker does, and looks in a later statement. So the request is outstanding and nobody else's
--- when it is ended, and its transaction is the only one that ends it.
+-- It takes the entity's lock, as a worker does, and looks at the request in a later statement. So
+-- the request is outstanding when it is ended, no worker has it, and no other transaction ends it.
 create or replace function lock.cancel_request(
     request_id  bigint,
     reason      text
@@ -29,11 +30,12 @@ begin
     if not found then
         raise exception 'there is no request %', cancel_request.request_id
             using errcode = 'no_data_found',
-                  hint = 'It may have been settled and purged.';
+                  hint = 'It may have been settled and purged: look at lock.request_history.';
     elsif wanted.settled_at is not null or not lock_internal.try_entity(wanted.queue_id, wanted.entity_id) then
         return false;
     end if;
-    -- Workers pass over the entity until this transaction ends, whatever it finds. What they missed can be had then.
+    -- Workers pass over the entity until this transaction ends, whatever it finds. They are woken
+    -- then, because they may have missed something.
     perform lock_internal.wake('lock_request', wanted.queue_id);
     update lock.request
     set request_status = 'error',
@@ -57,7 +59,11 @@ end;
 $$;
 
 comment on function lock.cancel_request(bigint, text) is
-    'For the schema''s owner. Ends an outstanding request as error, with the reason (1 to 1024 bytes) as its message, and returns true; false when it is settled, or a worker '
-    'has its entity now: ask again later. lock.forced_release records the operator, the reason and the request. The entity is the caller''s until the transaction ends; rolled back, it '
-    'never was. A create that is cancelled frees the updates behind it, as one that ended in error does. Never waits. Wakes idle workers at commit. '
-    'Errors: 22004 null, 22023 bad reason, P0002 no such request, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Ends an outstanding request as error, and returns true. The reason '
+    '(1 to 1024 bytes) becomes its message. Returns false when the request is settled, or when a '
+    'worker has its entity now: ask again later. lock.forced_release records the operator, the '
+    'reason and the request. The caller has the entity until the transaction ends. After a '
+    'rollback the request is as it was. A cancelled create frees the updates behind it, as a '
+    'create that ended in error does. Never waits. Wakes idle workers at commit. Errors: 22004 '
+    'null, 22023 bad reason, P0002 no such request, 25006 read-only or standby, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE.';

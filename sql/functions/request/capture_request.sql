@@ -1,17 +1,27 @@
--- capture_request takes the next work of a queue for the caller's transaction: one entity's create, or all its updates.
+-- capture_request takes the next work of a queue for the caller's transaction: one entity's create,
+-- or all its updates.
 --
--- A worker has an entity when it holds the entity's lock (lock_internal.try_entity), until its transaction ends. Only it
--- settles. So what a statement after the lock sees outstanding is outstanding: whoever had the lock before has committed by
--- then, and that statement's snapshot is newer. This takes READ COMMITTED: elsewhere the snapshot is older than the lock.
--- Producers insert and look at nothing. What they commit after that snapshot is in nobody's batch: the next capture has it.
--- The walk's snapshot is older than the lock, so a worker may get the lock of an entity that another has just settled. It
--- gives it back, by the end of the inner block, which is a subtransaction: else the entity's next requests would wait for a
--- transaction that does not work on them. It does the same for an entity of which something was put back until later, and
--- for one that this transaction has captured already.
--- An operator who settles a request by hand is waited for, and what was settled meanwhile is left out.
+-- A worker has an entity while it holds the entity's lock (lock_internal.try_entity), until its
+-- transaction ends. Only the holder settles. The worker that had the lock before has committed, and
+-- a statement that begins after the lock has a newer snapshot. So what that statement sees
+-- outstanding is outstanding. This needs READ COMMITTED: elsewhere the snapshot is older than the
+-- lock.
 --
--- The row comparison leaves only one index that has the order: without statistics the planner would take the primary key.
--- For the same reason only the walk says "not failed", and the update looks at the status: see the indexes of lock.request.
+-- Producers insert and look at nothing. What they commit after that snapshot is in nobody's batch.
+-- The next capture finds it.
+--
+-- The walk's snapshot is older than the lock. So a worker may get the lock of an entity that
+-- another has just settled. It gives the lock back by ending the inner block, which is a
+-- subtransaction. Otherwise the entity's next requests would wait for a transaction that does not
+-- work on them. The same happens to an entity with a request that was put back until later, and to
+-- one that this transaction has already captured.
+--
+-- The update waits for an operator who settles a request by hand. It leaves out what was settled
+-- meanwhile.
+--
+-- The row comparison leaves only one index that has the order. Without statistics the planner would
+-- take the primary key. For the same reason only the walk says "not failed", and the update looks
+-- at the status: see the indexes of lock.request.
 create or replace function lock.capture_request(
     process_id  uuid,
     after       bigint  default 0,
@@ -38,8 +48,9 @@ begin
                   hint = 'Pass gen_random_uuid() as process_id, and as after 0 or the first request_id of the last batch.';
     elsif capture_request.queue_id is null or capture_request.queue_id = '' or octet_length(capture_request.queue_id) > 1024 then
         perform lock_internal.check_id(capture_request.queue_id, 'queue_id');
+    elsif pg_is_in_recovery() then
+        perform lock_internal.check_primary();
     end if;
-    perform lock_internal.check_primary();
     if lock_internal.is_yugabyte() and to_regproc('yb_get_effective_transaction_isolation_level') is not null then
         execute format('select %s()', to_regproc('yb_get_effective_transaction_isolation_level')) into isolation;
     end if;
@@ -49,16 +60,6 @@ begin
                   hint = 'Begin it with: begin isolation level read committed. On YugabyteDB enable yb_enable_read_committed_isolation.';
     end if;
 
-    -- One descent of an index that holds what is paused, and nothing else.
-    if exists (
-        select
-        from lock.queue_pause
-        where queue_pause.kind = 'request'
-          and queue_pause.queue_id = capture_request.queue_id
-          and queue_pause.resumed_at is null
-    ) then
-        return;
-    end if;
     for candidate in
         select request.entity_id
         from lock.request
@@ -68,6 +69,13 @@ begin
           and not request.failed
           and request.request_status = 'new'
           and (request.available_at is null or request.available_at <= clock_timestamp())
+          and not exists (
+            select
+            from lock.queue_pause
+            where queue_pause.kind = 'request'
+              and queue_pause.queue_id = capture_request.queue_id
+              and queue_pause.resumed_at is null
+          )
         order by request.queue_id, request.request_id
     loop
         continue when candidate.entity_id = any (met);
@@ -116,9 +124,14 @@ end;
 $$;
 
 comment on function lock.capture_request(uuid, bigint, text) is
-    'Takes the first work of the queue that nobody else has, in the order of the outstanding requests behind the line after: the create of '
-    'that request''s entity alone, or else all its outstanding updates, oldest first, as in-progress for process_id, tries + 1. No row: nothing can be had '
-    'now, or the queue is paused (lock.pause_queue). Never waits; what others work on, and what is put back until later, is skipped here. The entity is the caller''s until its '
-    'transaction ends, and that transaction must call lock.settle_request before it commits (23503 settle_request_before_commit); rolled '
-    'back, also to a savepoint, or when the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not READ COMMITTED, '
-    '25006 read-only. After the lock state machine of a spreadsheet service; see docs/request.md.';
+    'Takes the first work of the queue that nobody else has, and returns its requests. The search '
+    'follows the order of the outstanding requests, behind the line after. It takes the create of '
+    'the first request''s entity alone. Without a create it takes all outstanding updates of that '
+    'entity, oldest first. The requests become in-progress for process_id, and tries grows by 1. '
+    'No row: nothing can be had now, or the queue is paused (lock.pause_queue). Never waits: it '
+    'skips what others work on, and what is put back until later. The caller has the entity until '
+    'its transaction ends. That transaction must call lock.settle_request before it commits '
+    '(23503 settle_request_before_commit). After a rollback, also one to a savepoint, and when '
+    'the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not '
+    'READ COMMITTED, 25006 read-only. After the lock state machine of a spreadsheet service; see '
+    'docs/request.md.';

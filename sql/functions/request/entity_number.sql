@@ -1,4 +1,5 @@
--- entity_number is the number of an entity's lock: 64 bits, of a seed that is nobody else's ('requests' in ASCII).
+-- entity_number is the number of an entity's lock: a hash of 64 bits. Its seed, 'requests' in
+-- ASCII, is used nowhere else.
 create or replace function lock_internal.entity_number(
     queue_id   text,
     entity_id  text

@@ -1,4 +1,5 @@
--- next_request_in says after how long the next request that was put back until later can be captured; null: none was.
+-- next_request_in says how soon the next request that was put back until later can be captured;
+-- null: there is none.
 create or replace function lock_internal.next_request_in(
     queue_id  text
 )

@@ -1,4 +1,5 @@
--- purge_requests deletes at most max requests that were settled longer ago than older_than, oldest first; how many.
+-- purge_requests deletes at most max requests that were settled longer ago than older_than, oldest
+-- first, and returns how many.
 create or replace function lock.purge_requests(
     older_than  interval,
     max         integer  default 10000
@@ -31,6 +32,8 @@ end;
 $$;
 
 comment on function lock.purge_requests(interval, integer) is
-    'Deletes at most max requests, of all queues, that were settled longer ago than older_than, oldest first, and returns how many: call it '
-    'again, in a new transaction, until it returns less than max. Never waits, never stands in a worker''s way, never touches what is '
-    'outstanding. A purged create may be created again. Errors: 22004 null, 22023 bad interval or max, 40001 under REPEATABLE READ.';
+    'Deletes at most max requests that were settled longer ago than older_than, oldest first, of '
+    'all queues. Returns how many. Call it again, in a new transaction, until it returns less '
+    'than max. Never waits, never makes a worker wait, and never touches an outstanding request. '
+    'A purged create may be created again. Errors: 22004 null, 22023 bad interval or max, 40001 '
+    'under REPEATABLE READ.';

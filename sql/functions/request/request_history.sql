@@ -1,4 +1,4 @@
--- request_history answers what happened to an entity: its newest requests, outstanding and settled, newest first.
+-- request_history returns the newest requests of an entity, outstanding and settled, newest first.
 create or replace function lock.request_history(
     entity_id  text,
     queue_id   text     default 'default',
@@ -45,6 +45,7 @@ end;
 $$;
 
 comment on function lock.request_history(text, text, integer) is
-    'The newest max requests of an entity, outstanding and settled, newest first: when each was made, started and settled, by which process, '
-    'how often it was tried, and its message. Waits for nobody; what a worker is at is shown as new until it commits. '
-    'Errors: 22004 null, 22023 bad id or max.';
+    'The newest max requests of an entity, outstanding and settled, newest first. Each shows when '
+    'it was made, started and settled, by which process, how often it was tried, and its message. '
+    'Never waits. A request that a worker has now shows as new until that worker commits. Errors: '
+    '22004 null, 22023 bad id or max.';

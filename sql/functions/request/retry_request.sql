@@ -1,7 +1,9 @@
--- retry_request enqueues what a request that ended in error asked for once more, as a new request at the queue's end.
+-- retry_request enqueues a request that ended in error once more, as a new request at the queue's
+-- end.
 --
--- The old request stays as it is: it is history. Two who retry one request at once make two new ones, as two who enqueue do;
--- of a create there is one, since an entity has one create that is not in error.
+-- The old request stays as history. Two callers that retry one request at once make two new
+-- updates, as two calls of enqueue do. Of a create they make one, since an entity has one create
+-- that is not in error.
 create or replace function lock.retry_request(
     request_id  bigint
 )
@@ -26,17 +28,19 @@ begin
     if not found then
         raise exception 'there is no request %', retry_request.request_id
             using errcode = 'no_data_found',
-                  hint = 'It may have been purged: enqueue it as you did the first time.';
+                  hint = 'It may have been purged: call lock.enqueue as you did the first time.';
     elsif ended.request_status <> 'error' then
-        raise exception 'request % is %, and only one that ended in error is enqueued once more', ended.request_id, ended.request_status
+        raise exception 'request % is %, and only a request that ended in error can be retried', ended.request_id, ended.request_status
             using errcode = 'object_not_in_prerequisite_state',
-                  hint = 'What is new or in-progress has its try ahead; what is complete is done.';
+                  hint = 'Wait for a new or in-progress request. To do a complete one again, call lock.enqueue.';
     end if;
     return lock.enqueue(ended.request_type::text, ended.entity_id, ended.payload, ended.queue_id);
 end;
 $$;
 
 comment on function lock.retry_request(bigint) is
-    'Enqueues what a request that ended in error asked for once more, at the end of its queue, and returns the new request''s id. The old one '
-    'stays as history. Part of the caller''s transaction; waits as lock.enqueue does. Called twice it enqueues an update twice. Errors: 22004 null, P0002 no such '
-    'request, 55000 it is not in error, 23505 a create whose entity has been created since.';
+    'Enqueues a request that ended in error once more, at the end of its queue, and returns the '
+    'new request''s id. The old request stays as history. It is part of the caller''s '
+    'transaction, and waits as lock.enqueue does. Called twice it enqueues an update twice. '
+    'Errors: 22004 null, P0002 no such request, 55000 it is not in error, 23505 a create whose '
+    'entity has been created since.';

@@ -1,7 +1,9 @@
--- settle_request ends what a process captured in this transaction: complete, error, or new for another try; how many.
+-- settle_request ends what a process captured in this transaction, and returns how many requests:
+-- as complete or error, or as new for another try.
 --
--- Nobody interleaves: the transaction holds the entities' locks. A request that came later is not in request_batch. What is
--- put back until later makes its whole entity wait: capture_request looks at all that is outstanding of it.
+-- Nobody interleaves, because the transaction holds the entities' locks. A request that came later
+-- is not in request_batch. A request that is put back until later makes its whole entity wait:
+-- capture_request looks at all outstanding requests of the entity.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -19,7 +21,6 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
     ended    constant timestamptz := case when settle_request.status <> 'new' then clock_timestamp() end;
-    ids      bigint[];
     until    timestamptz;
     settled  bigint;
 begin
@@ -30,31 +31,24 @@ begin
     elsif settle_request.status not in ('complete', 'error', 'new') then
         raise exception 'status is %, and must be complete, error or new', left(settle_request.status, 60)
             using errcode = 'invalid_parameter_value',
-                  hint = 'new puts the requests back for another try.';
+                  hint = 'Pass complete or error, or new to put the requests back for another try.';
     elsif settle_request.delay is distinct from interval '0' then
         perform lock_internal.check_interval(settle_request.delay, 'delay', false);
         if settle_request.status <> 'new' then
-            raise exception 'what is settled as % cannot have a delay', settle_request.status
+            raise exception 'a request that is settled as % cannot have a delay', settle_request.status
                 using errcode = 'invalid_parameter_value',
-                      hint = 'A delay is for status new: the time until the next try.';
+                      hint = 'Pass a delay with status new only: it is the time until the next try.';
         end if;
     end if;
 
+    if settle_request.delay > interval '0' then
+        until := (lock_internal.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
+    end if;
     with batch as (
         delete from lock.request_batch
         where request_batch.process_id = settle_request.process_id
         returning request_batch.request_ids
     )
-    select array_agg(settling.request_id)
-    into ids
-    from batch
-    cross join unnest(batch.request_ids) as settling(request_id);
-    if ids is null then
-        return 0;
-    end if;
-    if settle_request.delay > interval '0' then
-        until := (lock_internal.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
-    end if;
     update lock.request
     set request_status = settle_request.status::lock.request_status,
         process_id = case when ended is not null then request.process_id end,
@@ -62,14 +56,16 @@ begin
         message = left(settle_request.message, 4000),
         available_at = until,
         settled_at = ended
-    where request.request_id = any (ids);
+    where request.request_id = any (array(select unnest(batch.request_ids) from batch));
     get diagnostics settled = row_count;
     return settled;
 end;
 $$;
 
 comment on function lock.settle_request(uuid, text, text, interval) is
-    'Settles everything that process_id captured in this transaction as complete or error, with a message whose first 4000 characters are kept, and returns how many '
-    'requests that were (0: none, settled already, or another transaction''s). new puts them back at their old place for another try '
-    'instead, not before delay is over; lock.capture_request counts the tries. The entity stays the caller''s until the transaction ends. Never waits. '
-    'Errors: 22004 null, 22023 bad status or delay.';
+    'Settles everything that process_id captured in this transaction, as complete or error. It '
+    'keeps the first 4000 characters of message. Returns how many requests that were. 0: there '
+    'were none, they are settled already, or another transaction has them. Status new puts them '
+    'back at their old place for another try, not before delay is over. lock.capture_request '
+    'counts the tries. The caller has the entity until the transaction ends. Never waits. Errors: '
+    '22004 null, 22023 bad status or delay.';

@@ -1,7 +1,9 @@
--- try_entity takes the lock of an entity until the transaction ends, if nobody else has it; never waits.
+-- try_entity takes the lock of an entity until the transaction ends, if nobody else has it; never
+-- waits.
 --
--- Whoever works on an entity holds this lock. Producers never ask for it. The number is a hash: two entities with one number
--- are not worked on at once, which costs time and nothing else. It is in the space of two integers, so it is no key's.
+-- A worker holds this lock while it works on an entity. Producers never ask for it. The number is a
+-- hash. Two entities with one number are not worked on at once, which costs time and nothing else.
+-- The number is in the space of two integers, so no key lock has it.
 create or replace function lock_internal.try_entity(
     queue_id   text,
     entity_id  text

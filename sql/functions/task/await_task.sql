@@ -1,8 +1,10 @@
--- await_task is a worker's whole loop in one call: it settles the last batch, captures the next, or says how long to sleep.
+-- await_task is a worker's whole loop in one call. It settles the last batch, then captures the
+-- next or says how long to sleep.
 --
--- A worker that finds nothing is listed as idle by one call and looks again by the next, since its line counts only once it is
--- committed: the first answer is to call again at once. The line, and what may have missed it, are kept in lock.idle_worker, so that
--- there is nothing for the caller to remember. One that has just settled something sleeps for a moment before it is listed.
+-- A worker that finds nothing is listed as idle by one call and looks again by the next. Its line
+-- counts only once it is committed, so the first answer is to call again at once. lock.idle_worker
+-- keeps the line and what may have missed it, so the caller has nothing to remember. A worker that
+-- has just settled something sleeps for a moment before it is listed.
 create or replace function lock.await_task(
     ids        text[]      default '{}',
     attempts   bigint[]    default '{}',
@@ -71,7 +73,7 @@ begin
         select next_task_in into due from lock.next_task_in(await_task.queue_id, await_task.statuses);
         sleep := lock_internal.end_look(
             'lock_task', await_task.queue_id, myself, listed,
-            -- Nobody announces what is done.
+            -- No producer announces a task that is done.
             case when 'done' = any (await_task.statuses) then least(await_task.poll, interval '1 second') else await_task.poll end,
             due
         );
@@ -80,12 +82,20 @@ begin
 end;
 $$;
 
-comment on function lock.await_task(text[], bigint[], text[], integer, text, text[], text, interval[], text[], interval, interval, integer, text, interval) is
-    'A worker in one call: settles its last batch and captures the next as lock.settle_and_capture does, with the same arguments, or says how long to sleep. Returns the '
-    'tasks captured, or, when there is none, one row whose id is null: sleep is for how many seconds to sleep unless a notification on '
-    'channel lock_task, with the queue''s id as payload, has come since this call began. Then call again: nothing '
-    'is lost, and nobody polls, but every poll, and at most once a second while a transaction is open that may have missed it. listen before the first call and after each '
-    'reconnection. worker: a name that no other worker has (null: this session; name it when the calls go through a pool). max 0: settles, '
-    'captures nothing, forgets that the worker idles, and returns no row: for its end. '
-    'Call it outside a transaction block: each call must be committed before the next. Where notifications do not arrive, pass a shorter poll. '
-    'Errors: those of lock.settle_and_capture; 22023 bad worker or poll; 25001 called again in the transaction that found nothing.';
+comment on function lock.await_task(
+    text[], bigint[], text[], integer, text, text[], text, interval[], text[], interval, interval,
+    integer, text, interval
+) is
+    'A worker in one call: settles its last batch and captures the next as '
+    'lock.settle_and_capture does, with the same arguments, or says how long to sleep. Returns '
+    'the tasks captured. When there is none, it returns one row whose id is null; sleep is then '
+    'how many seconds to sleep. Wake up sooner when a notification on channel lock_task, with the '
+    'queue''s id as payload, has come since this call began. Then call again: nothing is lost. '
+    'Without a notification a worker looks again only after every poll. While a transaction is '
+    'open that may have missed it, it looks in pauses that grow to a second. listen before the '
+    'first call and after each reconnection. worker: a name that no other worker has (null: this '
+    'session; pass a name when the calls go through a pool). max 0 is for the worker''s end: '
+    'settles, captures nothing, forgets that the worker idles, and returns no row. Call it '
+    'outside a transaction block: each call must be committed before the next. Where '
+    'notifications do not arrive, pass a shorter poll. Errors: those of lock.settle_and_capture; '
+    '22023 bad worker or poll; 25001 called again in the transaction that found nothing.';

@@ -1,4 +1,5 @@
--- backoff is the pause after so many tries: twice as long each time, with jitter, between shortest and longest.
+-- backoff is the pause after so many tries: twice as long each time, with jitter, between shortest
+-- and longest.
 create or replace function lock_internal.backoff(
     tries     integer,
     shortest  interval,

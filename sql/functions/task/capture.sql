@@ -1,14 +1,18 @@
--- capture gives the caller at most max tasks of a queue, and each attempt of a task to one caller only.
+-- capture gives the caller at most max tasks of a queue, and each attempt of a task to one caller
+-- only.
 --
--- A row is chosen and locked in one statement (for update skip locked), and stays locked until the update.
--- So what another capture is taking is skipped, and what it has just taken fails that statement's recheck: its status has changed.
--- Under READ COMMITTED the recheck may leave, to the end of the transaction, a stray lock on a row that is somebody else's by now.
--- That one's settling then waits for us. Hence settling comes before capturing, and nothing that waits comes after it.
--- Under REPEATABLE READ and SERIALIZABLE such a row is 40001.
+-- One statement chooses a row and locks it (for update skip locked). The row stays locked until the
+-- update. So a capture skips a row that another capture is taking. A row that another capture has
+-- just taken fails the statement's recheck: its status has changed. Under READ COMMITTED the
+-- recheck may leave a stray lock on such a row until the transaction ends. The row's new owner,
+-- when it settles, then waits for us. Hence settling comes before capturing, and nothing that waits
+-- comes after it. Under REPEATABLE READ and SERIALIZABLE such a row is 40001.
 --
--- While an old snapshot is open, the index entries of tasks long gone cannot be removed, and a look from the beginning wades
--- through them all. since is for callers that know how far they have come. What turns up behind it all the same (a rollback, a long
--- transaction, an earlier available_at) is found without since, and so is what timed out: its deadline says nothing about available_at.
+-- While an old snapshot is open, the index entries of tasks long gone cannot be removed. A look
+-- from the beginning reads through them all. since is for callers that know how far they have come.
+-- A task can still turn up behind it: after a rollback, a long transaction, or with an earlier
+-- available_at. A look without since finds it. That look also finds what timed out: a deadline says
+-- nothing about available_at.
 --
 -- Plans are kept for a session and must be right for every size of the table: hence the settings.
 create or replace function lock.capture(
@@ -49,7 +53,7 @@ begin
         perform lock_internal.check_id(capture.owner, 'owner');
     end if;
 
-    -- One descent of an index that holds what is paused, and nothing else.
+    -- One descent of an index that holds only what is paused.
     if exists (
         select
         from lock.queue_pause
@@ -60,7 +64,8 @@ begin
         return;
     end if;
 
-    -- What timed out comes first, longest overdue first. Without another retry it becomes a dead letter, and does not count.
+    -- What timed out comes first, longest overdue first. A timed-out task without another retry
+    -- becomes a dead letter, and does not count.
     if capture.since is null then
         select array_agg(held.id) into chosen
         from (
@@ -73,16 +78,18 @@ begin
             limit left_over
             for update skip locked
         ) as held;
-        update lock.task
-        set status = 'failed',
-            retries_left = 0,
-            available_at = began,
-            deadline = null,
-            message = 'not settled within its timeout',
-            changed_at = began
-        where task.id = any (chosen)
-          and task.queue_id = capture.queue_id
-          and (task.retries_left = 0 or task.retries_left is null and task.tries >= capture.max_tries);
+        if chosen is not null then
+            update lock.task
+            set status = 'failed',
+                retries_left = 0,
+                available_at = began,
+                deadline = null,
+                message = 'not settled within its timeout',
+                changed_at = began
+            where task.id = any (chosen)
+              and task.queue_id = capture.queue_id
+              and (task.retries_left = 0 or task.retries_left is null and task.tries >= capture.max_tries);
+        end if;
     end if;
 
     foreach wanted in array ('{in_progress}' || capture.statuses)::lock.task_status[] loop
@@ -131,14 +138,19 @@ end;
 $$;
 
 comment on function lock.capture(integer, text, text[], text, timestamptz, integer) is
-    'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, tries + 1, retries_left - 1, oldest available_at first within one status, '
-    'statuses in their order of preference, before them all tasks that have been in_progress for longer than their timeout. Returns them as they '
-    'are now; give their attempt back to lock.set_status. Never waits and never gives one attempt to two callers; no row: nothing can be '
-    'had now, or the queue is paused (lock.pause_queue). owner is only kept for people to read. since: only tasks that became available then or later, and none that timed out '
-    '(null: everything; infinity or a time to come: nothing); for workers that take one full batch after the other: the last available_at of '
-    'a full batch, so that an old snapshot does not slow them down, and null when a batch was not full and once a second. '
-    'In a transaction: a rollback puts the tasks back, others skip them until then; settle '
-    'before you capture, and do nothing that can wait afterwards. A timed-out task without a retry becomes failed instead, and so '
-    'does one without a retries_left of its own after max_tries captures (null: never). '
-    'Errors: 22004 null max, queue_id or statuses; 22023 max or max_tries below 1, bad names; 40001 under REPEATABLE READ and SERIALIZABLE. '
-    'From the state transition of the SQL locks article, whose query gives one task to two callers.';
+    'Takes at most max tasks of a queue for the caller: in_progress, attempt + 1, tries + 1, '
+    'retries_left - 1. Tasks that have been in_progress for longer than their timeout come first. '
+    'Then come statuses in their order of preference, and within one status the oldest '
+    'available_at first. Returns the tasks as they are now; give their attempt back to '
+    'lock.set_status. Never waits and never gives one attempt to two callers. No row: nothing can '
+    'be had now, or the queue is paused (lock.pause_queue). owner is kept only for people to '
+    'read. since: only tasks that became available then or later, and none that timed out (null: '
+    'everything; infinity or a time to come: nothing). It is for workers that take one full batch '
+    'after the other, so that an old snapshot does not slow them down. Pass the last available_at '
+    'of a full batch. Pass null when a batch was not full, and once a second. In a transaction: a '
+    'rollback puts the tasks back, and other captures skip them until then. Settle before you '
+    'capture, and do nothing that can wait afterwards. A timed-out task without a retry becomes '
+    'failed instead. So does one without a retries_left of its own after max_tries captures '
+    '(null: never). Errors: 22004 null max, queue_id or statuses; 22023 max or max_tries below 1, '
+    'bad names; 40001 under REPEATABLE READ and SERIALIZABLE. From the state transition of the '
+    'SQL locks article, whose query gives one task to two callers.';

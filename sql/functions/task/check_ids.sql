@@ -1,4 +1,5 @@
--- check_ids refuses a list of ids that is null, has a null, an id twice, or one that is empty or too long.
+-- check_ids refuses a list of ids that is null, or has a null, an id twice, or an id that is empty
+-- or too long.
 create or replace function lock_internal.check_ids(
     ids  text[]
 )
@@ -8,7 +9,8 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    bad  text;
+    good  bigint;
+    bad   text;
 begin
     if array_ndims(check_ids.ids) > 1 then
         raise exception 'ids must have one dimension, not %', array_ndims(check_ids.ids)
@@ -19,16 +21,15 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass an array of texts of 1 to 1024 bytes.';
     end if;
-    if cardinality(check_ids.ids) = 1 then
-        perform lock_internal.check_id(check_ids.ids[array_lower(check_ids.ids, 1)], 'id');
-        return;
-    end if;
-    select given.id into bad
+    select count(distinct given.id collate "C") into good
     from unnest(check_ids.ids) as given(id)
-    group by given.id
-    having count(*) > 1 or given.id = '' or octet_length(given.id) > 1024
-    limit 1;
-    if found then
+    where octet_length(given.id) between 1 and 1024;
+    if good < cardinality(check_ids.ids) then
+        select given.id into bad
+        from unnest(check_ids.ids) as given(id)
+        group by given.id
+        having count(*) > 1 or given.id = '' or octet_length(given.id) > 1024
+        limit 1;
         perform lock_internal.check_id(bad, 'id');
         raise exception 'id % is given twice', bad
             using errcode = 'invalid_parameter_value',

@@ -1,6 +1,8 @@
--- create_task adds a task to a queue; false: the queue has a task of this id already, and it stays as it is.
+-- create_task adds a task to a queue; false: the queue has a task of this id already, and it stays
+-- as it is.
 --
--- Two that create the same id at once: the second waits for the first's transaction, and creates it when that rolls back.
+-- When two calls create the same id at once, the second waits for the first's transaction. It
+-- creates the task when that one rolls back.
 create or replace function lock.create_task(
     id            text,
     queue_id      text              default 'default',
@@ -17,8 +19,17 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform lock_internal.check_id(create_task.id, 'id');
-    perform lock_internal.check_task(create_task.queue_id, create_task.status, create_task.retries_left, create_task.timeout, create_task.available_at);
+    if (
+        octet_length(create_task.id) between 1 and 1024 and octet_length(create_task.queue_id) between 1 and 1024
+        and create_task.status <> 'in_progress' and coalesce(create_task.retries_left, 0) >= 0
+        and coalesce(isfinite(create_task.available_at), true)
+    ) is not true then
+        perform lock_internal.check_id(create_task.id, 'id');
+        perform lock_internal.check_task(create_task.queue_id, create_task.status, create_task.retries_left, null, create_task.available_at);
+    end if;
+    if create_task.timeout is not null then
+        perform lock_internal.check_interval(create_task.timeout, 'timeout', true);
+    end if;
     insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
     values (
         create_task.queue_id, create_task.id, create_task.status, create_task.retries_left, create_task.timeout, create_task.payload,
@@ -33,10 +44,14 @@ begin
 end;
 $$;
 
-comment on function lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz) is
-    'Adds a task; false: the queue has one of this id already, which stays as it is. retries_left: how many captures it may have (null: any '
-    'number, 0: none). timeout: how long a capture may hold it before the next capture takes it over (null: for ever; set one, or a worker '
-    'that dies keeps its task). available_at: no capture before that time (null: now). Waits only for an open transaction that creates '
-    'the same id. Wakes the queue''s idle workers at commit. Errors: 22004 null id, queue_id or status; 22023 empty or longer than 1024 '
-    'bytes, in_progress, negative retries_left, timeout not positive or with months, infinite available_at. '
-    'From the state transition, retries and queues of the SQL locks article.';
+comment on function lock.create_task(
+    text, text, lock.task_status, integer, interval, jsonb, timestamptz
+) is
+    'Adds a task; false: the queue has one of this id already, which stays as it is. '
+    'retries_left: how many captures it may have (null: any number, 0: none). timeout: how long a '
+    'capture may hold it before the next capture takes it over. Null means for ever: set one, or '
+    'a worker that dies keeps its task. available_at: no capture before that time (null: now). '
+    'Waits only for an open transaction that creates the same id. Wakes the queue''s idle workers '
+    'at commit. Errors: 22004 null id, queue_id or status; 22023 empty or longer than 1024 bytes, '
+    'in_progress, negative retries_left, timeout not positive or with months, infinite '
+    'available_at. From the state transition, retries and queues of the SQL locks article.';

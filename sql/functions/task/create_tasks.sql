@@ -1,7 +1,8 @@
 -- create_tasks adds many tasks to a queue in one statement, and returns how many were new.
 --
--- They become available a microsecond apart, in the order of ids, so that captures take them in that order and can remember
--- how far they have come. They are inserted in the order of their ids, so that two calls with the same ids cannot deadlock.
+-- They become available a microsecond apart, in the order of ids. So captures take them in that
+-- order and can remember how far they have come. They are inserted in the order of their ids, so
+-- that two calls with the same ids cannot deadlock.
 create or replace function lock.create_tasks(
     ids           text[],
     queue_id      text              default 'default',
@@ -27,7 +28,7 @@ begin
     if cardinality(create_tasks.payloads) <> cardinality(create_tasks.ids) then
         raise exception '% payloads for % ids', cardinality(create_tasks.payloads), cardinality(create_tasks.ids)
             using errcode = 'invalid_parameter_value',
-                  hint = 'Pass one payload for each id, or none at all, or the same for all as payload.';
+                  hint = 'Pass one payload for each id, one for all ids as payload, or none at all.';
     end if;
     insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
     select
@@ -44,7 +45,11 @@ begin
 end;
 $$;
 
-comment on function lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]) is
-    'Adds many tasks at once and returns how many were new; the arguments are those of lock.create_task. payloads: one for each id, where it '
-    'is not null, instead of payload. Captures take them in the order of ids. Waits only for open transactions that create the same ids. '
-    'Errors: those of lock.create_task, 22004 a null id, 22023 an id twice or arrays of different lengths.';
+comment on function lock.create_tasks(
+    text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]
+) is
+    'Adds many tasks at once and returns how many were new. The arguments are those of '
+    'lock.create_task. payloads: one for each id; where it is not null, it stands instead of '
+    'payload. Captures take the tasks in the order of ids. Waits only for open transactions that '
+    'create the same ids. Errors: those of lock.create_task, 22004 a null id, 22023 an id twice '
+    'or arrays of different lengths.';

@@ -1,4 +1,5 @@
--- extend_task gives the holder of an attempt more time, counted from now; false: the attempt is stale.
+-- extend_task gives the holder of an attempt more time, counted from now; false: the attempt is
+-- stale.
 create or replace function lock.extend_task(
     id        text,
     attempt   bigint,
@@ -20,7 +21,7 @@ begin
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the attempt that lock.capture returned.';
     end if;
-    -- The wait, if any, is in the subselect, so that the new deadline counts from behind it.
+    -- The wait, if any, is in the subselect. So the new deadline counts from the end of the wait.
     update lock.task
     set deadline = (lock_internal.utc(clock_timestamp()) + extend_task.timeout) at time zone interval '0'
     where task.queue_id = extend_task.queue_id
@@ -42,6 +43,8 @@ end;
 $$;
 
 comment on function lock.extend_task(text, bigint, interval, text) is
-    'Gives the holder of an attempt timeout from now on, also when its time has run out and nobody took the task over. False: the attempt is '
-    'stale, and the work should stop. The task''s own timeout stays for later attempts. Waits while another transaction is changing the task. '
-    'Errors: P0002 unknown task; 22004 null; 22023 bad id, timeout not positive, infinite or with months.';
+    'Gives the holder of an attempt timeout from now on. It does so even after its time has run '
+    'out, if nobody took the task over. False: the attempt is stale, and the work should stop. '
+    'The task''s own timeout stays for later attempts. Waits while another transaction is '
+    'changing the task. Errors: P0002 unknown task; 22004 null; 22023 bad id, timeout not '
+    'positive, infinite or with months.';

@@ -1,6 +1,8 @@
--- forgotten_tasks tells of tasks that have been in_progress for over a day and cannot time out; null: there are none.
+-- forgotten_tasks describes tasks that have been in_progress for over a day and cannot time out;
+-- null: there are none.
 --
--- It reads the whole table: an index of what cannot time out would cost each capture of such a task.
+-- It reads the whole table. An index of tasks that cannot time out would make each capture of one
+-- dearer.
 create or replace function lock_internal.forgotten_tasks()
 returns text
 language sql

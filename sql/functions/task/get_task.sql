@@ -21,4 +21,5 @@ end;
 $$;
 
 comment on function lock.get_task(text, text) is
-    'A task as it is stored; no row: there is none. Never waits. Errors: 22004 null, 22023 empty or too long.';
+    'A task as it is stored; no row: there is none. Never waits. Errors: 22004 null, 22023 empty '
+    'or too long.';

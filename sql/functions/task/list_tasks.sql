@@ -1,6 +1,8 @@
--- list_tasks shows some tasks of a queue in one status; each status lies in an index in the order that it is shown in.
+-- list_tasks shows some tasks of a queue in one status. An index holds each status in the order
+-- that is shown.
 --
--- Tasks in progress without a timeout are in no index, because one would make every capture dearer: they are looked for in the table.
+-- No index has tasks in progress without a timeout, because it would make every capture dearer. So
+-- this looks for them in the table.
 create or replace function lock.list_tasks(
     queue_id  text              default 'default',
     status    lock.task_status  default 'new',
@@ -78,6 +80,8 @@ end;
 $$;
 
 comment on function lock.list_tasks(text, lock.task_status, integer) is
-    'At most max tasks of a queue in one status, as they are stored: those in_progress by their deadline, then those '
-    'without a timeout, for which it reads the whole table; the others by available_at, oldest first, dead letters (lock.dead_letter) among them. Never waits; what an open transaction has captured shows as before. '
-    'Errors: 22004 null; 22023 bad queue_id, max below 1; 22P02 a status that there is not.';
+    'At most max tasks of a queue in one status, as they are stored. Tasks in_progress come by '
+    'their deadline. Then come those without a timeout, for which it reads the whole table. Other '
+    'statuses come by available_at, oldest first, dead letters (lock.dead_letter) among them. '
+    'Never waits. What an open transaction has captured shows as before. Errors: 22004 null; '
+    '22023 bad queue_id, max below 1; 22P02 a status that does not exist.';

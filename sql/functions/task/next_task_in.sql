@@ -1,6 +1,8 @@
--- next_task_in says after how long a capture may find something that it does not find now; no row: not by itself.
+-- next_task_in says after how long a capture may find something that it does not find now; no row:
+-- not by itself.
 --
--- It looks at what is stored, so it is zero or less while another transaction that may yet roll back holds a task that is due.
+-- It looks at what is stored. So it is zero or less while another transaction holds a task that is
+-- due, and may yet roll back.
 create or replace function lock.next_task_in(
     queue_id  text    default 'default',
     statuses  text[]  default '{new,failed}'
@@ -28,17 +30,25 @@ begin
     ) then
         return;
     end if;
-    select min(task.deadline) into soonest
+    -- Not by min(): where the statistics are late, that reads all of a queue.
+    select task.deadline into soonest
     from lock.task
     where task.queue_id = next_task_in.queue_id
-      and task.status = 'in_progress';
+      and task.status = 'in_progress'
+      and task.deadline is not null
+    order by task.deadline
+    limit 1;
     foreach wanted in array next_task_in.statuses::lock.task_status[] loop
-        select least(soonest, min(task.available_at)) into soonest
-        from lock.task
-        where task.queue_id = next_task_in.queue_id
-          and task.status = wanted
-          and task.status <> 'in_progress'
-          and task.retries_left is distinct from 0;
+        soonest := least(soonest, (
+            select task.available_at
+            from lock.task
+            where task.queue_id = next_task_in.queue_id
+              and task.status = wanted
+              and task.status <> 'in_progress'
+              and task.retries_left is distinct from 0
+            order by task.available_at
+            limit 1
+        ));
     end loop;
     if soonest is not null then
         return next least(soonest - clock_timestamp(), interval '36525 days');
@@ -47,6 +57,7 @@ end;
 $$;
 
 comment on function lock.next_task_in(text, text[]) is
-    'After how long (100 years at most) the next task of a queue becomes available or times out, by what is stored now; zero or less while a transaction that is '
-    'still open holds one that is due; no row: there is none, or the queue is paused. For a worker that found nothing and wants to know how long to sleep. '
-    'Never waits. Errors: 22004 null, 22023 bad names.';
+    'After how long (100 years at most) the next task of a queue becomes available or times out, '
+    'by what is stored now. Zero or less: a transaction that is still open holds a task that is '
+    'due. No row: there is none, or the queue is paused. For a worker that found nothing and '
+    'wants to know how long to sleep. Never waits. Errors: 22004 null, 22023 bad names.';

@@ -1,4 +1,5 @@
--- purge_tasks deletes settled tasks that nobody has touched for a while, oldest first, and returns how many.
+-- purge_tasks deletes settled tasks that nobody has touched for a while, oldest first, and returns
+-- how many.
 create or replace function lock.purge_tasks(
     older_than  interval,
     max         integer           default 10000,
@@ -10,6 +11,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
@@ -62,6 +64,8 @@ end;
 $$;
 
 comment on function lock.purge_tasks(interval, integer, text, lock.task_status) is
-    'Deletes at most max done tasks that were settled longer than older_than ago, oldest first, and returns how many; with status failed '
-    'the dead letters, never a task that can still be captured as failed. Skips what others hold, never waits. Call it until it returns less than max. A purged id can be '
-    'created again, and then its attempt counts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
+    'Deletes at most max done tasks that were settled longer than older_than ago, oldest first, '
+    'and returns how many. With status failed it deletes dead letters, and never a task that can '
+    'still be captured as failed. Skips tasks that other transactions hold, and never waits. Call '
+    'it until it returns less than max. A purged id can be created again; then its attempt counts '
+    'from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';

@@ -1,4 +1,5 @@
--- retry_task makes a task new once more, with so many captures ahead of it; false: somebody has it in progress.
+-- retry_task makes a task new once more, with so many captures ahead of it; false: a worker has it
+-- in progress.
 create or replace function lock.retry_task(
     id            text,
     retries_left  integer,
@@ -34,6 +35,8 @@ end;
 $$;
 
 comment on function lock.retry_task(text, integer, text) is
-    'Revives a task, such as a dead letter of lock.dead_letter: new, available now, with retries_left captures ahead (null: any number), '
-    'and a fresh start for back-off: tries 0. False: it is in_progress; settle it first. Its attempt goes on counting. Waits while another transaction is changing the task. Wakes idle '
-    'workers at commit. Errors: P0002 unknown task; 22004 null id or queue_id; 22023 bad id, retries_left below 1.';
+    'Revives a task, such as a dead letter of lock.dead_letter. The task is new, available now, '
+    'with retries_left captures ahead (null: any number). Back-off starts afresh: tries is 0. '
+    'False: it is in_progress; settle it first. Its attempt goes on counting. Waits while another '
+    'transaction is changing the task. Wakes idle workers at commit. Errors: P0002 unknown task; '
+    '22004 null id or queue_id; 22023 bad id, retries_left below 1.';

@@ -1,6 +1,6 @@
 -- retry_tasks makes dead letters of a queue new once more, the oldest first, and returns how many.
 --
--- It never waits: a dead letter that another transaction is changing is passed over.
+-- It never waits: it passes over a dead letter that another transaction is changing.
 create or replace function lock.retry_tasks(
     queue_id      text     default 'default',
     retries_left  integer  default 1,
@@ -53,7 +53,9 @@ end;
 $$;
 
 comment on function lock.retry_tasks(text, integer, integer) is
-    'Revives at most max dead letters of a queue (lock.dead_letter), those that died first, then those that never were tried: new, available now, with retries_left captures ahead (null: '
-    'any number). Returns how many: call it again while it returns max. Their tries are 0 again. Never waits: what another transaction is '
-    'changing is passed over. Wakes idle workers at commit. Errors: 22004 null queue_id or max; 22023 bad queue_id, retries_left or max below 1; '
-    '40001 under REPEATABLE READ and SERIALIZABLE.';
+    'Revives at most max dead letters of a queue (lock.dead_letter). Those that died first come '
+    'first, and those that never were tried come last. The tasks are new, available now, with '
+    'retries_left captures ahead (null: any number). Returns how many: call it again while it '
+    'returns max. Their tries are 0 again. Never waits: it passes over what another transaction '
+    'is changing. Wakes idle workers at commit. Errors: 22004 null queue_id or max; 22023 bad '
+    'queue_id, retries_left or max below 1; 40001 under REPEATABLE READ and SERIALIZABLE.';

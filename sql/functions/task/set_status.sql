@@ -1,8 +1,9 @@
--- set_status ends an attempt, or without attempt gives a task another status whoever has it; false: the attempt is stale.
+-- set_status ends an attempt; false: the attempt is stale. Without attempt it gives a task another
+-- status, whichever worker has it.
 --
--- The attempt is compared in the statement that writes: a worker that was taken over cannot overwrite its successor. Without an
--- attempt nothing is compared, and the worker that has the task is the one that becomes stale: its attempt is no longer
--- in_progress.
+-- The statement that writes compares the attempt, so a worker that was taken over cannot overwrite
+-- its successor. Without an attempt nothing is compared. The worker that has the task becomes stale
+-- instead: its attempt is no longer in_progress.
 create or replace function lock.set_status(
     id        text,
     status    lock.task_status,
@@ -19,15 +20,16 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if set_status.id is null or set_status.id = '' or octet_length(set_status.id) > 1024 then
+    if (
+        octet_length(set_status.id) between 1 and 1024 and octet_length(set_status.queue_id) between 1 and 1024
+        and set_status.status <> 'in_progress' and not set_status.dead
+    ) is not true then
         perform lock_internal.check_id(set_status.id, 'id');
-    end if;
-    perform lock_internal.check_task(set_status.queue_id, set_status.status, null, null, null);
-    if set_status.delay is null or set_status.delay <> interval '0' then
-        perform lock_internal.check_interval(set_status.delay, 'delay', true);
-    end if;
-    if set_status.dead is null or set_status.dead and set_status.status <> 'failed' then
+        perform lock_internal.check_task(set_status.queue_id, set_status.status, null, null, null);
         perform lock_internal.check_dead(set_status.dead, set_status.status);
+    end if;
+    if set_status.delay is distinct from interval '0' then
+        perform lock_internal.check_interval(set_status.delay, 'delay', true);
     end if;
     update lock.task
     set status = set_status.status,
@@ -59,12 +61,17 @@ begin
 end;
 $$;
 
-comment on function lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean) is
-    'Settles a captured task as done, failed or (to give it back) new. With the attempt that lock.capture returned: false when the task was '
-    'taken over, settled or set by somebody else since, and nothing changes; new makes that capture as if it had not been: tries - 1, '
-    'retries_left + 1. Without attempt: sets any task, whoever has it, and makes that worker''s attempt stale; for operators and for the '
-    'article''s plain state machine. It does what it is told and backs off from nothing by itself: delay: no capture of the task before that '
-    'has passed. message: the last error; its first 4000 characters are kept until the task is done (null: the one before). dead, only with '
-    'failed: no capture is left, and the task is a dead letter. Waits while another transaction is changing the task. Wakes idle workers, '
-    'except for done and dead. Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, delay negative, infinite or with months, '
-    'dead without failed.';
+comment on function lock.set_status(
+    text, lock.task_status, bigint, text, interval, text, boolean
+) is
+    'Settles a captured task as done, failed or (to give it back) new. Pass the attempt that '
+    'lock.capture returned. False, and nothing changes: the task was taken over, settled or set '
+    'by another caller since. new makes that capture as if it had not been: tries - 1, '
+    'retries_left + 1. Without attempt: sets any task, and makes the attempt of the worker that '
+    'has it stale. That is for operators, and for the article''s plain state machine. It does '
+    'what it is told and backs off from nothing by itself. delay: no capture of the task before '
+    'that has passed. message: the last error. Its first 4000 characters are kept until the task '
+    'is done (null: the one before). dead, only with failed: no capture is left, and the task is '
+    'a dead letter. Waits while another transaction is changing the task. Wakes idle workers, '
+    'except for done and dead. Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, '
+    'delay negative, infinite or with months, dead without failed.';

@@ -19,7 +19,7 @@ begin
         perform lock_internal.check_ids(set_statuses.ids);
     end if;
     perform lock_internal.check_task(set_statuses.queue_id, set_statuses.status, null, null, null);
-    if set_statuses.delay is null or set_statuses.delay <> interval '0' then
+    if set_statuses.delay is distinct from interval '0' then
         perform lock_internal.check_interval(set_statuses.delay, 'delay', true);
     end if;
     if set_statuses.dead is null or set_statuses.dead and set_statuses.status <> 'failed' then
@@ -36,8 +36,12 @@ begin
 end;
 $$;
 
-comment on function lock.set_statuses(text[], bigint[], lock.task_status, text, interval, text, boolean) is
-    'Settles many captured tasks in one statement, each with its attempt as in lock.set_status, and returns how many were; those whose attempt is '
-    'stale or that do not exist are left out. It does what it is told: delay, message and dead are those of lock.set_status, for all of them. '
-    'Waits while another transaction is changing one of them. '
-    'Errors: 22004 a null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay, dead without failed.';
+comment on function lock.set_statuses(
+    text[], bigint[], lock.task_status, text, interval, text, boolean
+) is
+    'Settles many captured tasks in one statement, each with its attempt as in lock.set_status, '
+    'and returns how many were settled. It leaves out those whose attempt is stale and those that '
+    'do not exist. It does what it is told: delay, message and dead are those of lock.set_status, '
+    'for all of them. Waits while another transaction is changing one of them. Errors: 22004 a '
+    'null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay, dead '
+    'without failed.';

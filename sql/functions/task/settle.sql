@@ -1,10 +1,12 @@
--- settle ends the attempts that are still theirs: every id with its own result, delay and message; returns how many.
+-- settle ends the attempts that are not stale, every id with its own result, delay and message. It
+-- returns how many.
 --
--- The attempt is compared in the statement that writes, so a worker that was taken over changes nothing. Two that settle
--- the same tasks go through them in the same order.
+-- The statement that writes compares the attempt, so a worker that was taken over changes nothing.
+-- Two calls that settle the same tasks go through them in the same order.
 --
--- new is given back to those who capture from statuses, and gets the first of them when new is none. dead is failed with no
--- capture left. retry is failed with a pause that grows with the tries, and dead at max_tries when the task has no limit of its own.
+-- new gives a task back to callers that capture from statuses. It gets the first of these when new
+-- is not among them. dead is failed with no capture left. retry is failed with a pause that grows
+-- with the tries. It is dead at max_tries when the task has no limit of its own.
 create or replace function lock_internal.settle(
     ids        text[],
     attempts   bigint[],
@@ -33,8 +35,10 @@ declare
     back     text := 'new';
     settled  bigint;
 begin
-    perform lock_internal.check_ids(settle.ids);
-    if settle.queue_id is null or settle.queue_id = '' or octet_length(settle.queue_id) > 1024 then
+    if (given = 1 and octet_length(settle.ids[1]) between 1 and 1024) is not true then
+        perform lock_internal.check_ids(settle.ids);
+    end if;
+    if (octet_length(settle.queue_id) between 1 and 1024) is not true then
         perform lock_internal.check_id(settle.queue_id, 'queue_id');
     end if;
     if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays), array_ndims(settle.messages)) > 1 then
@@ -93,7 +97,8 @@ begin
     from (
         select listed.id, listed.attempt, listed.status, listed.delay, listed.message
         from unnest(settle.ids, settle.attempts, settle.results, settle.delays, settle.messages) as listed(id, attempt, status, delay, message)
-        where octet_length(listed.id) & 0 = 0  -- always, so that the list is taken for short, and each id is looked up by the primary key
+        -- Always true: so the planner takes the list for short, and looks up ids by primary key.
+        where octet_length(listed.id) & 0 = 0
         order by listed.id
     ) as result
     where task.queue_id = settle.queue_id

@@ -1,7 +1,9 @@
--- settle_and_capture is a worker's steady state in one call: it settles the last batch, then captures the next.
+-- settle_and_capture is a worker's steady state in one call: it settles the last batch, then
+-- captures the next.
 --
--- In this order: settling may wait for a row that a capture has locked for a moment, and capturing never waits, so no circle
--- can close. A worker that captured first and settled later in one transaction could deadlock with its like.
+-- The order matters. Settling may wait for a row that a capture has locked for a moment, and
+-- capturing never waits. So no circle can close. Workers that captured first and settled later in
+-- one transaction could deadlock with each other.
 create or replace function lock.settle_and_capture(
     ids        text[],
     attempts   bigint[],
@@ -54,11 +56,19 @@ begin
 end;
 $$;
 
-comment on function lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer) is
-    'Settles a worker''s last batch, leaving out what is stale, then captures the next as lock.capture does, and returns that; max 0: captures '
-    'nothing. One round trip and one commit for both, and no deadlock between workers. ids, attempts as captured, results, and, one each or '
-    'null, delays and messages, as in lock.set_status. It does what it is told by the results: new (as if it had not been captured; when statuses leave out new, the first of them), done, failed (to '
-    'be captured again after its delay, at once without), dead (failed, and no capture is left), or retry: failed, to be captured again '
-    'after its delay, or, without one, after a pause that doubles with its tries, with jitter, between shortest and longest; one '
-    'without a retries_left of its own is dead after max_tries, also when its time runs out. Pass empty arrays when there is nothing to settle. '
-    'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; none of both happens then.';
+comment on function lock.settle_and_capture(
+    text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz,
+    interval, interval, integer
+) is
+    'Settles a worker''s last batch, leaving out what is stale. Then it captures the next as '
+    'lock.capture does, and returns that; max 0: captures nothing. One round trip and one commit '
+    'for both, and no deadlock between workers. ids, attempts: as captured. results: one for each '
+    'id. delays and messages, as in lock.set_status: one for each id, or null. It does what the '
+    'results say. new: as if the task had not been captured; when statuses leave out new, it gets '
+    'the first of them. done: done. failed: to be captured again after its delay, and without one '
+    'at once. dead: failed, and no capture is left. retry: failed, to be captured again after its '
+    'delay. Without a delay it pauses between shortest and longest: the pause doubles with its '
+    'tries, with jitter. A retried task without a retries_left of its own is dead after '
+    'max_tries. So is one whose time runs out. Pass empty arrays when there is nothing to settle. '
+    'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or '
+    'max_tries; then it neither settles nor captures.';

@@ -1,10 +1,13 @@
--- create_throttled_resource makes a resource that can be locked at once; false when it exists, which then has the new interval
--- and permits.
+-- create_throttled_resource makes a resource that can be locked at once; false when it exists,
+-- which then has the new interval and permits.
 --
--- A resource of one permit keeps its last grant in its own row. One of several has a row of lock.throttled_permit for each, and
--- a change makes all of them anew: whoever is about to lock one by the old interval finds it gone, and is denied. The newest
--- grants are kept. What is no longer known of older ones is at most the newest grant that a permit had before its last, or that
--- is forgotten here, and no permit counts as free any earlier than after that.
+-- A resource of one permit keeps its last grant in its own row. A resource of several has a row of
+-- lock.throttled_permit for each. A change makes all of them anew: a caller that is about to lock
+-- one by the old interval finds it gone, and is denied.
+--
+-- The newest grants are kept. Of older ones this much is known: none is newer than the newest
+-- grant that a permit had before its last, or that is forgotten here. No permit counts as free any
+-- earlier than after that.
 create or replace function lock.create_throttled_resource(
     resource_id        text,
     throttle_interval  interval,
@@ -15,6 +18,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     made       boolean;
@@ -104,7 +108,15 @@ end;
 $$;
 
 comment on function lock.create_throttled_resource(text, interval, integer) is
-    'Makes a throttled resource (resource_id: 1 to 1024 bytes; throttle_interval: over 0, up to 100 years; permits: 1 to 100) that is granted at most permits times in any window of that length, can be locked at once, and returns true. '
-    'When it exists, returns false, and it has the new interval and permits, which count for the grants before as well: as many of the newest as there are permits are kept. Older ones that may lie in a longer window count as if they were as late as they can have been: never a grant too many. '
-    'Permits that are added alone are free at once. A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists like this. Waits for a transaction that is making, changing or locking it. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped, 40P01 deadlock, 55P03 lock_timeout.';
+    'Makes a throttled resource that can be locked at once and returns true. It is granted at most '
+    'permits times in any window of throttle_interval (resource_id: 1 to 1024 bytes; '
+    'throttle_interval: over 0, up to 100 years; permits: 1 to 100). When it exists, returns '
+    'false, and it has the new interval and permits, which count for the grants before as well. '
+    'As many of the newest grants are kept as there are permits. Older grants that may lie in a '
+    'longer window count as if they were as late as they can have been: never a grant too many. '
+    'Permits that are added alone are free at once. A day is 24 hours, whatever the session''s '
+    'time zone; months and years are calendar arithmetic in UTC. The call writes nothing when the '
+    'resource exists like this. It waits for a transaction that is making, changing or locking '
+    'the resource. Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE, or when it is being dropped, 40P01 deadlock, 55P03 '
+    'lock_timeout.';

@@ -1,6 +1,7 @@
 -- drop_unused_throttled_resources deletes throttled resources whose interval passed long ago.
 --
--- It finds them as drop_unused_timeouts does, and drops one of several permits only when it could lock them all.
+-- It finds them as drop_unused_timeouts does, and drops one of several permits only when it could
+-- lock them all.
 create or replace function lock.drop_unused_throttled_resources(
     unused_for  interval,
     max         integer   default 10000
@@ -10,6 +11,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
@@ -58,6 +60,10 @@ end;
 $$;
 
 comment on function lock.drop_unused_throttled_resources(interval, integer) is
-    'For the schema''s owner. Deletes at most max throttled resources whose last interval, or making when they were never locked, ended at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
-    'Never one that is denied now, never waits. A dropped one must be made again: until then locking it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Deletes at most max throttled resources whose last interval, or '
+    'making when they were never locked, ended at least unused_for ago. It deletes the longest '
+    'unused first and returns how many; call it again until it returns 0. It never deletes one '
+    'that is denied now, and never waits. A dropped one must be made again: until then locking it '
+    'is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE.';

@@ -1,13 +1,15 @@
--- lock_throttled_permit is lock_throttled_resource for a resource of several permits: it takes the one whose grant is the oldest.
+-- lock_throttled_permit is lock_throttled_resource for a resource of several permits: it takes the
+-- one whose grant is the oldest.
 --
--- Each permit is granted at most once per interval, so no window has more grants than there are permits. Those that open
--- transactions have are skipped, and the next oldest is taken. The oldest is looked at first on its own: when its interval has not
--- passed, that of no other has, and nothing else is looked at. unused_since, as it was read, is stored anew when it is of another
--- hour, unless somebody else does. A plan that is made while the table is empty is kept, and must not scan it later.
+-- Each permit is granted at most once per interval, so no window has more grants than there are
+-- permits. The update skips those that open transactions have, and takes the next oldest. The
+-- oldest is looked at first on its own: when its interval has not passed, that of no other has.
+--
+-- unused_since, as the caller read it, is stored anew when it is of another hour, unless somebody
+-- else does so. A plan that is made while the table is empty is kept, and must not scan it later.
 create or replace function lock_internal.lock_throttled_permit(
     resource_id   text,
     details       text,
-    right_now     timestamptz,
     unused_since  timestamp
 )
 returns boolean
@@ -23,16 +25,19 @@ declare
     granted  boolean := false;
     until    timestamp;
 begin
-    select lock_internal.utc(oldest.last_locked) + oldest.throttle_interval < lock_internal.utc(lock_throttled_permit.right_now)
+    select lock_internal.utc(oldest.last_locked) + oldest.throttle_interval < lock_internal.utc(clock_timestamp())
     into free
     from lock.throttled_permit as oldest
     where oldest.resource_id = lock_throttled_permit.resource_id
     order by oldest.last_locked
     limit 1;
     if free then
+        with moment as materialized (
+            select clock_timestamp() as now
+        )
         update lock.throttled_permit
         set
-            last_locked = lock_throttled_permit.right_now,
+            last_locked = (select moment.now from moment),
             last_locker_details = lock_throttled_permit.details,
             previously_locked = throttled_permit.last_locked
         where throttled_permit.resource_id = lock_throttled_permit.resource_id
@@ -40,18 +45,18 @@ begin
             select ready.permit
             from lock.throttled_permit as ready
             where ready.resource_id = lock_throttled_permit.resource_id
-              and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(lock_throttled_permit.right_now)
+              and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc((select moment.now from moment))
             order by ready.last_locked
             limit 1
             for no key update skip locked
         )
-        returning lock_internal.full_hour(lock_internal.utc(lock_throttled_permit.right_now) + throttled_permit.throttle_interval) into until;
+        returning lock_internal.full_hour(lock_internal.utc(throttled_permit.last_locked) + throttled_permit.throttle_interval) into until;
         granted := found;
     end if;
     if granted then
         ahead := false;
     else
-        select newest.last_locked > lock_throttled_permit.right_now
+        select newest.last_locked > clock_timestamp()
         into ahead
         from lock.throttled_permit as newest
         where newest.resource_id = lock_throttled_permit.resource_id

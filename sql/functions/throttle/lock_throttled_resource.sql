@@ -1,10 +1,17 @@
--- lock_throttled_resource returns true when the resource was not granted within its interval, and never waits to say so.
+-- lock_throttled_resource returns true when the resource was not granted within its interval, and
+-- never waits to say so.
 --
--- The update takes the row only when its interval has passed and nobody else has it (skip locked): one that another open
--- transaction has granted, or is granting, is a denial as well, whether that transaction commits or not. The look that follows
--- only tells a denial from a resource that is unknown. The sum is made in UTC, so that days and months do not depend on the
--- session's time zone. A time that lies far in the future is brought back to now as acquire_timeout does. A resource of several
--- permits passes through to lock_throttled_permit.
+-- The update takes the row only when its interval has passed and nobody else has it (skip locked).
+-- A row that another open transaction has granted, or is granting, is a denial as well, whether
+-- that transaction commits or not. The look that follows only tells a denial from an unknown
+-- resource.
+--
+-- The update reads the clock once, to test and to store. It does so when it runs, behind a wait
+-- for the table's lock (an index is being made). So the interval never starts before the grant.
+-- The sum is made in UTC, so that days and months do not depend on the session's time zone.
+--
+-- A time that lies far in the future is brought back to now as acquire_timeout does. A resource of
+-- several permits passes through to lock_throttled_permit.
 create or replace function lock.lock_throttled_resource(
     resource_id  text,
     details      text
@@ -16,10 +23,9 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    right_now  constant timestamptz := clock_timestamp();
-    ahead      boolean;
-    permits    integer;
-    unused     timestamp;
+    permits  integer;
+    ahead    boolean;
+    unused   timestamp;
 begin
     if (
         octet_length(lock_throttled_resource.resource_id) between 1 and 1024
@@ -31,25 +37,31 @@ begin
         perform lock_internal.check_id(lock_throttled_resource.resource_id, 'resource_id');
         perform lock_internal.check_text(lock_throttled_resource.details, 'details');
     end if;
+    with moment as materialized (
+        select clock_timestamp() as now
+    )
     update lock.throttled_resource
     set
-        last_locked = right_now,
+        last_locked = (select moment.now from moment),
         last_locker_details = lock_throttled_resource.details,
         previously_locked = throttled_resource.last_locked,
-        unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + throttled_resource.throttle_interval)
+        unused_since = lock_internal.full_hour(lock_internal.utc((select moment.now from moment)) + throttled_resource.throttle_interval)
     where throttled_resource.resource_id = (
         select ready.resource_id
         from lock.throttled_resource as ready
         where ready.resource_id = lock_throttled_resource.resource_id
-          and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(right_now)
+          and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc((select moment.now from moment))
           and ready.permits = 1
         for no key update skip locked
     );
     if found then
         return true;
     end if;
-    select throttled_resource.last_locked > right_now, throttled_resource.permits, throttled_resource.unused_since
-    into ahead, permits, unused
+    select
+        throttled_resource.permits,
+        throttled_resource.last_locked > clock_timestamp(),
+        throttled_resource.unused_since
+    into permits, ahead, unused
     from lock.throttled_resource
     where throttled_resource.resource_id = lock_throttled_resource.resource_id;
     if not found then
@@ -57,7 +69,7 @@ begin
             using errcode = 'no_data_found',
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
     elsif permits > 1 then
-        return lock_internal.lock_throttled_permit(lock_throttled_resource.resource_id, lock_throttled_resource.details, right_now, unused);
+        return lock_internal.lock_throttled_permit(lock_throttled_resource.resource_id, lock_throttled_resource.details, unused);
     elsif ahead then
         update lock.throttled_resource
         set
@@ -80,9 +92,17 @@ end;
 $$;
 
 comment on function lock.lock_throttled_resource(text, text) is
-    'Grants a resource made by lock.create_throttled_resource (resource_id: 1 to 1024 bytes) at most once per its interval, or as many times as it has permits in any window of the interval: true when a permit''s last grant + throttle_interval < now by the database''s clock, strictly and to the microsecond, and then stores now and details '
-    '(who and why, 1 to 1024 bytes, not blank); else false. Never waits: a permit that an open transaction has just been granted is taken, whether that transaction commits or not, and when all are, the call is denied at once. '
-    'The grant is part of the transaction: rolled back, it never was, so commit at once and work afterwards. A denial writes nothing. '
-    'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
-    'Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE. '
-    'After the time-locked resources in PostgreSQL (for update skip locked); the permits are beyond them.';
+    'Grants a resource made by lock.create_throttled_resource (resource_id: 1 to 1024 bytes) at '
+    'most once per its interval. With several permits, as many grants fall into any window of the '
+    'interval. Returns true when a permit''s last grant + throttle_interval < now by the '
+    'database''s clock, strictly and to the microsecond; else false. A grant stores now and '
+    'details: who and why, 1 to 1024 bytes, not blank. The call never waits: a permit that an '
+    'open transaction has just been granted is taken, whether that transaction commits or not. '
+    'When all permits are taken, the call is denied at once. The grant is part of the '
+    'transaction: rolled back, it never was, so commit at once and work afterwards. A denial '
+    'writes nothing. A stored time far in the future (more than the interval and a minute) means '
+    'that the clock was set back. Such a call is denied and brings the time back to now, the one '
+    'denial that writes; so the resource is free again after one interval. Errors: 22004, 22023 '
+    'bad arguments, P0002 never created, 25006 read-only or standby, 40001 under REPEATABLE READ '
+    'and SERIALIZABLE. After the time-locked resources in PostgreSQL (for update skip locked); '
+    'the permits are beyond them.';

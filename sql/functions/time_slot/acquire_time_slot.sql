@@ -1,9 +1,10 @@
--- acquire_time_slot returns true for the first call of a slot that is newer than every slot granted
--- before.
+-- acquire_time_slot returns true for the first call of a slot that is newer than every slot
+-- granted before.
 --
--- It takes the row, looks and waits as acquire_mutex does, for the slot of a time that each round
--- reads anew. date_bin cuts time at the epoch, and takes a day for 24 hours; some versions put an
--- exact multiple before 1970 one slot too early, which is put right below.
+-- It takes the row, looks and waits as acquire_mutex does. Without at, the statement that grants
+-- reads the clock once, when it runs: behind a wait for the table's lock, so the slot is never a
+-- past one. date_bin cuts time at the epoch, and takes a day for 24 hours. Some versions put an
+-- exact multiple before 1970 one slot too early; that is put right below.
 create or replace function lock.acquire_time_slot(
     task_id     text,
     resolution  interval,
@@ -16,8 +17,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    right_now  timestamptz;
-    slot       timestamptz;
+    given  timestamptz;
+    taken  boolean;
 begin
     if acquire_time_slot.task_id is null
         or octet_length(acquire_time_slot.task_id) not between 1 and 1024
@@ -37,32 +38,42 @@ begin
                       hint = 'Pass the time of a data point, or leave it out for now.';
         end if;
     end if;
-    for round in 1 .. 100 loop
-        right_now := clock_timestamp();
-        slot := date_bin(acquire_time_slot.resolution, coalesce(acquire_time_slot.at, right_now), timestamptz 'epoch');
+    if acquire_time_slot.at is not null then
+        given := date_bin(acquire_time_slot.resolution, acquire_time_slot.at, timestamptz 'epoch');
         if acquire_time_slot.at < timestamptz 'epoch'
-            and lock_internal.utc(slot) + acquire_time_slot.resolution <= lock_internal.utc(acquire_time_slot.at)
+            and lock_internal.utc(given) + acquire_time_slot.resolution <= lock_internal.utc(acquire_time_slot.at)
         then
-            slot := acquire_time_slot.at;
+            given := acquire_time_slot.at;
         end if;
+    end if;
+    for round in 1 .. 100 loop
+        with moment as materialized (
+            select coalesce(given, date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch')) as slot
+        )
         update lock.time_slot
         set
-            slot_start = slot,
+            slot_start = (select moment.slot from moment),
             resolution = acquire_time_slot.resolution,
-            granted_at = right_now,
-            unused_since = lock_internal.full_hour(greatest(lock_internal.utc(slot) + acquire_time_slot.resolution, lock_internal.utc(right_now)))
+            granted_at = clock_timestamp(),
+            unused_since = lock_internal.full_hour(greatest(
+                lock_internal.utc((select moment.slot from moment)) + acquire_time_slot.resolution,
+                lock_internal.utc(clock_timestamp())
+            ))
         where time_slot.task_id = (
             select older.task_id
             from lock.time_slot as older
             where older.task_id = acquire_time_slot.task_id
-              and older.slot_start < slot
+              and older.slot_start < (select moment.slot from moment)
             for no key update skip locked
         );
         if found then
             return true;
         end if;
-        perform from lock.time_slot where time_slot.task_id = acquire_time_slot.task_id and time_slot.slot_start >= slot;
-        if found then
+        select time_slot.slot_start >= coalesce(given, date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch'))
+        into taken
+        from lock.time_slot
+        where time_slot.task_id = acquire_time_slot.task_id;
+        if taken then
             return false;
         end if;
         insert into lock.time_slot (task_id, slot_start) values (acquire_time_slot.task_id, '-infinity') on conflict do nothing;
@@ -72,8 +83,14 @@ end;
 $$;
 
 comment on function lock.acquire_time_slot(text, interval, timestamptz) is
-    'Acquires the slot of time that holds at (default: now by the database''s clock) and returns true when it is newer than every slot granted before to this task_id (1 to 1024 bytes; made when it is new), else false: the first write wins. '
-    'Slots are resolution long (over 0, up to 100 years, no months; a day is 24 hours) and aligned to the epoch, start included and end not. Another resolution than before is fine. '
-    'Exactly one of any number of concurrent callers gets true. The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired a slot and not ended, the call waits for that end. '
-    'Errors: 22004, 22023 bad arguments, 22008 at the ends of time, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
-    'After the Redis timeout lock (zadd gt ch with the score floor(ts / timeout)).';
+    'Acquires the slot of time that holds at (default: now by the database''s clock). Returns true '
+    'when the slot is newer than every slot granted before to this task_id, else false: the first '
+    'write wins. task_id has 1 to 1024 bytes; a new one is made. Slots are resolution long (over '
+    '0, up to 100 years, no months; a day is 24 hours) and aligned to the epoch, start included '
+    'and end not. Another resolution than before is fine. Exactly one of any number of concurrent '
+    'callers gets true. The grant is part of the transaction: rolled back, it never was. A denial '
+    'is immediate and writes nothing. While another transaction has acquired a slot and not '
+    'ended, the call waits for that end. Errors: 22004, 22023 bad arguments, 22008 at the ends of '
+    'time, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 '
+    'deadlock, 55P03 lock_timeout. After the Redis timeout lock (zadd gt ch with the score '
+    'floor(ts / timeout)).';

@@ -1,12 +1,15 @@
 -- acquire_timeout returns true, and starts the interval, when the interval of the last grant has
 -- passed: ts + timeout < now.
 --
--- It takes the row, looks and waits as acquire_mutex does, by a clock that each round reads anew.
+-- It takes the row, looks and waits as acquire_mutex does. The statement that grants reads the
+-- clock once, to test and to store. It does so when it runs, after a wait for the table's lock
+-- (an index is being made). So the interval never starts before the grant.
+--
 -- The sum is made in UTC, so that days and months do not depend on the session's time zone. The
 -- insert makes a row only when somebody dropped it meanwhile, and the error takes it back.
 --
 -- A time that lies far in the future is brought back to now, by a clock that is read behind the
--- row: a grant that is seen was made before that, so nothing is granted early. The margin keeps it
+-- row. A grant that is seen was made before that, so nothing is granted early. The margin keeps it
 -- from steps of milliseconds and from servers whose clocks differ.
 create or replace function lock.acquire_timeout(
     task_id  text
@@ -18,24 +21,27 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    right_now  timestamptz;
-    length     interval;
-    passed     boolean;
-    ahead      boolean;
+    length  interval;
+    passed  boolean;
+    ahead   boolean;
 begin
     if (octet_length(acquire_timeout.task_id) between 1 and 1024 and not pg_is_in_recovery()) is not true then
         perform lock_internal.check_primary();
         perform lock_internal.check_id(acquire_timeout.task_id, 'task_id');
     end if;
     for round in 1 .. 100 loop
-        right_now := clock_timestamp();
+        with moment as materialized (
+            select clock_timestamp() as now
+        )
         update lock.timeout
-        set ts = right_now, unused_since = lock_internal.full_hour(lock_internal.utc(right_now) + timeout.timeout)
+        set
+            ts = (select moment.now from moment),
+            unused_since = lock_internal.full_hour(lock_internal.utc((select moment.now from moment)) + timeout.timeout)
         where timeout.task_id = (
             select free.task_id
             from lock.timeout as free
             where free.task_id = acquire_timeout.task_id
-              and lock_internal.utc(free.ts) + free.timeout < lock_internal.utc(right_now)
+              and lock_internal.utc(free.ts) + free.timeout < lock_internal.utc((select moment.now from moment))
             for no key update skip locked
         );
         if found then
@@ -43,8 +49,8 @@ begin
         end if;
         select
             timeout.timeout,
-            lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(right_now),
-            timeout.ts > right_now
+            lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(clock_timestamp()),
+            timeout.ts > clock_timestamp()
         into length, passed, ahead
         from lock.timeout
         where timeout.task_id = acquire_timeout.task_id;
@@ -77,9 +83,15 @@ end;
 $$;
 
 comment on function lock.acquire_timeout(text) is
-    'Acquires a timeout made by lock.create_timeout (task_id: 1 to 1024 bytes): true when ts + timeout < now by the database''s clock, strictly and to the microsecond, and then ts = now; else false. '
-    'Exactly one of any number of concurrent callers gets true. Nobody releases it: it can be acquired again when its interval has passed. '
-    'The grant is part of the transaction: rolled back, it never was. A denial is immediate and writes nothing; while another transaction has acquired it and not ended, the call waits for that end. '
-    'A stored time far in the future (more than the interval and a minute: the clock was set back) is denied and pulled back to now, the one denial that writes; so it is free again after one interval. '
-    'Errors: 22004, 22023 bad task_id, P0002 never created, or dropped, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. '
-    'After the SQL timeout lock (update ... and ts + timeout < now).';
+    'Acquires a timeout made by lock.create_timeout (task_id: 1 to 1024 bytes). Returns true when '
+    'ts + timeout < now by the database''s clock, strictly and to the microsecond, and then ts = '
+    'now; else false. Exactly one of any number of concurrent callers gets true. Nobody releases '
+    'it: it can be acquired again when its interval has passed. The grant is part of the '
+    'transaction: rolled back, it never was. A denial is immediate and writes nothing. While '
+    'another transaction has acquired the timeout and not ended, the call waits for that end. A '
+    'stored time far in the future (more than the interval and a minute) means that the clock was '
+    'set back. Such a call is denied and brings the time back to now, the one denial that writes; '
+    'so the timeout is free again after one interval. Errors: 22004, 22023 bad task_id, P0002 '
+    'never created, or dropped, 25006 read-only or standby, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. After the SQL timeout lock (update ... and '
+    'ts + timeout < now).';

@@ -1,4 +1,5 @@
--- create_timeout makes a timeout that can be acquired at once; false when it exists, which then has the new interval.
+-- create_timeout makes a timeout that can be acquired at once. When it exists, the call returns
+-- false and gives it the new interval.
 create or replace function lock.create_timeout(
     task_id  text,
     timeout  interval
@@ -40,6 +41,11 @@ end;
 $$;
 
 comment on function lock.create_timeout(text, interval) is
-    'Makes a timeout (task_id: 1 to 1024 bytes; timeout: over 0, up to 100 years) that can be acquired at once and returns true. When it exists, returns false, and it has the new interval, which counts from the last grant. '
-    'A day is 24 hours, whatever the session''s time zone; months and years are calendar arithmetic in UTC. Writes nothing when it exists with this interval. Waits for a transaction that is making, changing or acquiring it. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being dropped.';
+    'Makes a timeout that can be acquired at once and returns true (task_id: 1 to 1024 bytes; '
+    'timeout: over 0, up to 100 years). When the timeout exists, the call returns false and gives '
+    'it the new interval, which counts from the last grant. A day is 24 hours, whatever the '
+    'session''s time zone; months and years are calendar arithmetic in UTC. The call writes '
+    'nothing when the timeout exists with this interval. It waits for a transaction that is '
+    'making, changing or acquiring the timeout. Errors: 22004, 22023 bad arguments, 25006 '
+    'read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, or when it is being '
+    'dropped.';

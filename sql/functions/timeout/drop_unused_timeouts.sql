@@ -1,7 +1,7 @@
 -- drop_unused_timeouts deletes timeouts whose interval passed long ago.
 --
--- It walks the index on unused_since, which holds whole hours and only finds candidates; the plans
--- that scan or sort are switched off. A row is tested under its lock, and one that a transaction
+-- It walks the index on unused_since, which holds whole hours and only finds candidates. The plans
+-- that scan or sort are switched off. A row is tested under its lock. A row that a transaction
 -- holds is passed over, so what is being acquired stays.
 create or replace function lock.drop_unused_timeouts(
     unused_for  interval,
@@ -36,6 +36,10 @@ end;
 $$;
 
 comment on function lock.drop_unused_timeouts(interval, integer) is
-    'For the schema''s owner. Deletes at most max timeouts whose last interval, or making when they were never acquired, ended at least unused_for ago, longest first, and returns how many; call it again until it returns 0. '
-    'Never one that is denied now, never waits. A dropped one must be made again: until then acquiring it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Deletes at most max timeouts whose last interval ended at least '
+    'unused_for ago. For one that was never acquired, its making counts. It deletes the longest '
+    'unused first and returns how many; call it again until it returns 0. It never deletes one '
+    'that is denied now, and never waits. A dropped one must be made again: until then acquiring '
+    'it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
+    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE.';

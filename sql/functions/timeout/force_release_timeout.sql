@@ -1,4 +1,5 @@
--- force_release_timeout lets a timeout be acquired at once, and records who did so and why.
+-- force_release_timeout lets a timeout be acquired at once, and records the operator and the
+-- reason.
 create or replace function lock.force_release_timeout(
     task_id  text,
     reason   text
@@ -26,7 +27,7 @@ begin
         end if;
         raise exception 'timeout "%" was never created', force_release_timeout.task_id
             using errcode = 'no_data_found',
-                  hint = 'select task_id from lock.timeout lists what there is.';
+                  hint = 'Pass a task_id that exists: select task_id from lock.timeout lists them.';
     end if;
     update lock.timeout
     set ts = '-infinity'
@@ -37,5 +38,8 @@ end;
 $$;
 
 comment on function lock.force_release_timeout(text, text) is
-    'For the schema''s owner. Lets a timeout be acquired at once and returns true; false when its interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
-    'Waits for a transaction that has just acquired it. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For the schema''s owner. Lets a timeout be acquired at once and returns true; false when its '
+    'interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 '
+    'bytes) and what was stored. The call waits for a transaction that has just acquired the '
+    'timeout. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 '
+    'under REPEATABLE READ and SERIALIZABLE.';

@@ -1,10 +1,13 @@
--- begin_look says how far a worker has come with its listing as idle; the caller looks for work afterwards.
+-- begin_look says how far a worker's listing as idle has come. Its caller looks for work
+-- afterwards.
 --
--- Null: it is not listed. False: it is, but a transaction is open that may have missed its line. True: all that may have missed the
--- line are over, so what they did is found by the look that follows, and everybody else notifies: see lock_internal.wake.
+-- Null: the worker is not listed. False: the worker is listed, but an open transaction may have
+-- missed its line. True: all transactions that may have missed the line are over. The look that
+-- follows finds what they did, and all other producers notify: see lock_internal.wake.
 --
--- Whoever may have missed the line has an id from before the first transaction that saw it committed. That one's id is the horizon. When
--- the oldest open transaction of a snapshot has no smaller id, they are all over in it, and the look is on a newer one.
+-- A transaction that may have missed the line has an id from before the first transaction that saw
+-- it committed. The id of that first transaction is the horizon. When the oldest open transaction
+-- of a snapshot has no smaller id, all of them are over in it. The look is on a newer snapshot.
 create or replace function lock_internal.begin_look(
     channel   text,
     queue_id  text,
@@ -37,7 +40,7 @@ begin
     if line.listed_by::text::xid8 = pg_current_xact_id_if_assigned() then
         raise exception 'nothing was found in this transaction already'
             using errcode = 'active_sql_transaction',
-                  hint = 'Commit when there is nothing to do, sleep as long as the answer says, and call again in a new transaction.';
+                  hint = 'Commit when there is nothing to do. Sleep as long as the answer says, and call again in a new transaction.';
     end if;
     if line.horizon is null then
         line.horizon := pg_current_xact_id()::text::bigint;

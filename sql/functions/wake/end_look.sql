@@ -1,8 +1,9 @@
--- end_look says for how many seconds a worker sleeps that has found nothing, and lists it as idle.
+-- end_look says for how many seconds a worker that found nothing sleeps, and lists it as idle.
 --
--- listed is what lock_internal.begin_look said before the look. Due is when there will be something without anybody's word; zero or
--- less: there is, and somebody's open transaction holds it. Where nobody can tell when a thing ends, the pause grows with the time
--- since the listing.
+-- listed is the answer that lock_internal.begin_look gave before the look. due is the time until
+-- there is work that no producer announces. Zero or less means: there is work, and another open
+-- transaction holds it. Nobody can tell when that transaction ends, or one that may have missed the
+-- line. So the pause grows with the time since the listing.
 create or replace function lock_internal.end_look(
     channel   text,
     queue_id  text,
@@ -44,7 +45,8 @@ begin
         if not found then
             return 0;
         elsif line.until < moment + end_look.poll + interval '1 second' then
-            -- Who looks before this is committed may find that the line has run out: the look that counts is the next, as for a new line.
+            -- A look before this is committed may find that the line has run out. So the look that
+            -- counts is the next one, as for a new line.
             perform lock.start_idling(end_look.channel, end_look.queue_id, end_look.worker, lasting);
             update lock.idle_worker
             set since = moment,

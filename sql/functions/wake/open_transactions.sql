@@ -1,7 +1,9 @@
--- open_transactions lists who may have missed a worker that has just committed its line: see lock_internal.wake.
+-- open_transactions lists the transactions that may have missed a worker that has just committed
+-- its line: see lock_internal.wake.
 --
--- It takes an id of its own first and a snapshot then. Whoever has an older id is either over in that snapshot or in the list.
--- The own id is needed because a snapshot does not name ids above the newest one that is over, and some of these may be given already.
+-- It takes an id of its own first, and a snapshot then. A transaction with an older id is either
+-- over in that snapshot or in the list. The own id is needed, because a snapshot does not name ids
+-- above the newest one that is over. Some of these may be given already.
 create or replace function lock.open_transactions(
     among  bigint[]  default null
 )
@@ -10,6 +12,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     own   bigint;
@@ -36,7 +39,8 @@ end;
 $$;
 
 comment on function lock.open_transactions(bigint[]) is
-    'The ids of the transactions that have one and are still open, or, with among, those of these ids that still are. For writers of workers: '
-    'ask after lock.start_idling, in a later transaction, and look for work when one of them is gone. A prepared transaction is open, '
-    'one that has written nothing is not listed. Never waits. No row on YugabyteDB, where producers always notify. '
-    'Errors: 25006 on a standby.';
+    'The ids of the transactions that have one and are still open. With among: those of these ids '
+    'that are still open. For writers of workers: ask after lock.start_idling, in a later '
+    'transaction, and look for work when one of them is gone. A prepared transaction counts as '
+    'open. A transaction that has written nothing is not listed. Never waits. No row on '
+    'YugabyteDB, where producers always notify. Errors: 25006 on a standby.';

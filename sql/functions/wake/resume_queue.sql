@@ -1,6 +1,7 @@
 -- resume_queue ends a pause and wakes the queue's idle workers; false: it was not paused.
 --
--- It is a producer of all that waits: whoever idles is told as of a new task or request, and by the same handshake.
+-- It acts as the producer of all that waits. Idle workers are told as they are of a new task or
+-- request, by the same handshake.
 create or replace function lock.resume_queue(
     kind      text,
     queue_id  text
@@ -30,6 +31,7 @@ end;
 $$;
 
 comment on function lock.resume_queue(text, text) is
-    'Ends a pause of lock.pause_queue, and wakes the queue''s idle workers at commit; false: it was not paused. Waits only for an open '
-    'transaction that pauses or resumes the same queue. Errors: 22004 null, 22023 another kind or a bad queue_id, 25006 on a standby, 40001 under REPEATABLE READ '
-    'and SERIALIZABLE.';
+    'Ends a pause of lock.pause_queue, and wakes the queue''s idle workers at commit. False: it '
+    'was not paused. Waits only for an open transaction that pauses or resumes the same queue. '
+    'Errors: 22004 null, 22023 another kind or a bad queue_id, 25006 on a standby, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE.';

@@ -1,7 +1,8 @@
--- start_idling lists a worker that listens and has nothing to do, so that producers notify it; it must be committed at once.
+-- start_idling lists a worker that listens and has nothing to do, so that producers notify it.
+-- Commit it at once.
 --
--- Producers lock no line of the list, and workers only their own. One that goes on idling takes away what workers that died an
--- hour ago have left, and skips what is locked.
+-- Producers lock no line of the list, and workers only their own. A worker that goes on idling
+-- deletes the lines of workers that died an hour ago. It skips lines that are locked.
 create or replace function lock.start_idling(
     channel   text,
     queue_id  text,
@@ -13,6 +14,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     moment  constant timestamptz := clock_timestamp();
@@ -50,8 +52,11 @@ end;
 $$;
 
 comment on function lock.start_idling(text, text, text, interval) is
-    'Lists a worker as idle for lasting, so that producers of the queue notify channel, with the queue''s id as payload. For writers of '
-    'workers: (1) listen; (2) start_idling, committed; (3) lock.open_transactions, committed; (4) look for work once more; sleep until a '
-    'notification or until less than lasting is over, and, in growing pauses, ask whether one of the transactions of step 3 is gone; look '
-    'again. A worker that dies costs its queue needless notifications for lasting, nothing else. Never waits for producers. '
-    'Errors: 22004 null, 22023 empty or too long, or a bad interval; 25006 on a standby.';
+    'Lists a worker as idle for lasting. Producers of the queue then notify channel, with the '
+    'queue''s id as payload. For writers of workers: (1) listen; (2) call start_idling, and '
+    'commit; (3) call lock.open_transactions, and commit; (4) look for work once more. Then sleep '
+    'until a notification comes, or until less than lasting is over. Meanwhile ask, in growing '
+    'pauses, whether one of the transactions of step 3 is gone; then look again. A worker that '
+    'dies costs its queue needless notifications for lasting, and nothing else. Never waits for '
+    'producers. Errors: 22004 null, 22023 empty or too long, or a bad interval; 25006 on a '
+    'standby.';

@@ -1,4 +1,5 @@
--- stop_idling takes a worker off the list: producers need not notify it any more. False: it was not listed.
+-- stop_idling takes a worker off the list, so that producers need not notify it any more. False: it
+-- was not listed.
 create or replace function lock.stop_idling(
     channel   text,
     queue_id  text,
@@ -27,4 +28,5 @@ end;
 $$;
 
 comment on function lock.stop_idling(text, text, text) is
-    'Takes a worker off the list of lock.start_idling; false: it was not listed, or no longer. Errors: 22004 null, 22023 empty or too long; 25006 on a standby.';
+    'Takes a worker off the list of lock.start_idling. False: it was not listed, or is no longer. '
+    'Errors: 22004 null, 22023 empty or too long; 25006 on a standby.';

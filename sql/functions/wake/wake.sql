@@ -1,14 +1,19 @@
--- wake notifies the idle workers of a queue when this transaction commits, and costs one look when nobody idles.
+-- wake notifies the idle workers of a queue when this transaction commits. When no worker is idle,
+-- it costs one look.
 --
--- A NOTIFY takes a database-wide lock at commit, so it is sent only where somebody listens. No wake-up is lost, and nobody waits:
--- The producer gets the id of its transaction, and then looks who idles, in a statement of its own and so on a newer snapshot.
--- The worker commits its line, then reads which ids are open (lock.open_transactions), then looks for work, and again when they are gone.
--- A producer whose id is older than that reading is over, and its work is found, or it is waited for.
--- A producer whose id is younger looks after the line was committed, and notifies.
+-- A NOTIFY takes a database-wide lock at commit, so it is sent only where a worker listens. No
+-- wake-up is lost, and nobody waits. The producer gets the id of its transaction. Then it looks for
+-- idle workers, in a statement of its own, and so on a newer snapshot. The worker commits its line,
+-- then reads which ids are open (lock.open_transactions), then looks for work. It looks again when
+-- these transactions are gone. A producer whose id is older than that reading is over, and its work
+-- is found, or the worker waits for it. A producer whose id is younger looks after the line was
+-- committed, and notifies.
 --
--- Where a snapshot can be older than the statement (not READ COMMITTED) or ids mean nothing to other nodes (YugabyteDB), the
--- notification is always sent. One look per transaction and queue is enough. It is noted in a setting, which a rollback to a savepoint
--- takes back together with the notification. The note names the transaction by id and start, so nobody can leave one for another.
+-- The notification is always sent where a snapshot can be older than the statement (not READ
+-- COMMITTED). So it is where ids mean nothing to other nodes (YugabyteDB). One look per transaction
+-- and queue is enough. A setting notes it. A rollback to a savepoint takes back the setting
+-- together with the notification. The note names the transaction by id and start, so nobody can
+-- leave one for another.
 create or replace function lock_internal.wake(
     channel   text,
     queue_id  text

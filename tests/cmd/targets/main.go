@@ -26,18 +26,22 @@ type target struct {
 	why  error
 }
 
+// parallel is how many tests run at once: most of them wait most of the time, so on two processors six are no more work than two.
+const parallel = "6"
+
 type outcome struct{ passed, failed, skipped int }
 
 func main() {
 	bin := flag.String("bin", "../.bin", "where gotestsum and the matrix's servers are")
 	only := flag.String("only", "local,url,container,yugabyte,yugabyte-plain", "targets, or matrix for every server in bin/postgres-*")
 	must := flag.Bool("must", false, "fail when a target cannot be had")
+	versions := flag.String("versions", "", "those of the matrix, with blanks between them; empty: every server in bin")
 	pull := flag.Bool("pull", false, "get images that the Docker engine does not have")
 	flag.Parse()
 
 	var targets []target
 	for name := range strings.SplitSeq(*only, ",") {
-		targets = append(targets, find(name, *bin, *pull)...)
+		targets = append(targets, find(name, *bin, *versions, *pull)...)
 	}
 	var lines []string
 	total := outcome{}
@@ -70,10 +74,10 @@ func main() {
 	}
 }
 
-func find(name, bin string, pull bool) []target {
+func find(name, bin, versions string, pull bool) []target {
 	t := target{name: name, env: []string{"LOCKS_TEST_TARGET=" + name}}
 	switch name {
-	case "local":
+	case "local", "pgbouncer":
 		_, t.why = server.FindBinaries()
 	case "url":
 		if os.Getenv("LOCKS_TEST_URL") == "" {
@@ -90,6 +94,13 @@ func find(name, bin string, pull bool) []target {
 		}
 	case "matrix":
 		dirs, _ := filepath.Glob(filepath.Join(bin, "postgres-*", "native", "bin"))
+		if versions != "" {
+			dirs = nil
+			for version := range strings.FieldsSeq(versions) {
+				major, _, _ := strings.Cut(version, ".")
+				dirs = append(dirs, filepath.Join(bin, "postgres-"+major, "native", "bin"))
+			}
+		}
 		if len(dirs) == 0 {
 			t.why = fmt.Errorf("no servers in %s/postgres-*", bin)
 			break
@@ -117,7 +128,7 @@ func run(bin string, t target, args []string) (outcome, string, error) {
 	}
 	defer os.Remove(events.Name())
 	defer events.Close()
-	args = append([]string{"--format", "pkgname", "--jsonfile", events.Name(), "--", "-count=1", "-timeout=180m"}, args...)
+	args = append([]string{"--format", "pkgname", "--jsonfile", events.Name(), "--", "-count=1", "-timeout=180m", "-parallel=" + parallel}, args...)
 	cmd := exec.Command(filepath.Join(bin, "gotestsum"), args...)
 	cmd.Env = append(os.Environ(), t.env...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -125,7 +136,8 @@ func run(bin string, t target, args []string) (outcome, string, error) {
 
 	var o outcome
 	version := ""
-	parents := map[string]bool{} // a test with subtests is not counted beside them
+	reasons := map[string]string{} // what a test said last
+	parents := map[string]bool{}   // a test with subtests is not counted beside them
 	var ended []struct{ Action, Package, Test string }
 	scanner := bufio.NewScanner(events)
 	scanner.Buffer(nil, 16<<20)
@@ -137,6 +149,9 @@ func run(bin string, t target, args []string) (outcome, string, error) {
 		if rest, ok := strings.CutPrefix(event.Output, "target "+strings.TrimPrefix(t.env[0], "LOCKS_TEST_TARGET=")+": "); ok {
 			version, _, _ = strings.Cut(strings.TrimSpace(rest), " on ")
 		}
+		if text := strings.TrimSpace(event.Output); text != "" && !strings.HasPrefix(text, "---") && !strings.HasPrefix(text, "===") {
+			reasons[event.Package+" "+event.Test] = text
+		}
 		if event.Test != "" && slices.Contains([]string{"pass", "fail", "skip"}, event.Action) {
 			ended = append(ended, struct{ Action, Package, Test string }{event.Action, event.Package, event.Test})
 			for name := event.Test; strings.Contains(name, "/"); {
@@ -146,6 +161,9 @@ func run(bin string, t target, args []string) (outcome, string, error) {
 		}
 	}
 	for _, event := range ended {
+		if event.Action == "skip" && !parents[event.Package+" "+event.Test] {
+			fmt.Printf("skipped: %s: %s\n", event.Test, strings.TrimSpace(reasons[event.Package+" "+event.Test]))
+		}
 		switch {
 		case event.Action == "fail":
 			o.failed++

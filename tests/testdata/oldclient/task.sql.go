@@ -12,7 +12,7 @@ import (
 )
 
 const capture = `-- name: Capture :many
-select queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at from lock.capture(
+select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.capture(
     max => $1::integer, queue_id => $2::text, statuses => $3::text[], owner => $4::text,
     since => $5::timestamptz
 )
@@ -47,18 +47,18 @@ func (q *Queries) Capture(ctx context.Context, arg CaptureParams) ([]Task, error
 		if err := rows.Scan(
 			&i.QueueID,
 			&i.ID,
+			&i.Timeout,
+			&i.Payload,
+			&i.CreatedAt,
 			&i.Status,
 			&i.Attempt,
 			&i.Tries,
 			&i.RetriesLeft,
-			&i.Timeout,
 			&i.AvailableAt,
+			&i.ChangedAt,
 			&i.Deadline,
 			&i.Owner,
 			&i.Message,
-			&i.Payload,
-			&i.CreatedAt,
-			&i.ChangedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -202,7 +202,7 @@ func (q *Queries) ExtendTask(ctx context.Context, arg ExtendTaskParams) (bool, e
 }
 
 const getTask = `-- name: GetTask :one
-select queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at from lock.get_task(id => $1::text, queue_id => $2::text)
+select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.get_task(id => $1::text, queue_id => $2::text)
 `
 
 type GetTaskParams struct {
@@ -217,24 +217,24 @@ func (q *Queries) GetTask(ctx context.Context, arg GetTaskParams) (Task, error) 
 	err := row.Scan(
 		&i.QueueID,
 		&i.ID,
+		&i.Timeout,
+		&i.Payload,
+		&i.CreatedAt,
 		&i.Status,
 		&i.Attempt,
 		&i.Tries,
 		&i.RetriesLeft,
-		&i.Timeout,
 		&i.AvailableAt,
+		&i.ChangedAt,
 		&i.Deadline,
 		&i.Owner,
 		&i.Message,
-		&i.Payload,
-		&i.CreatedAt,
-		&i.ChangedAt,
 	)
 	return i, err
 }
 
 const listTasks = `-- name: ListTasks :many
-select queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at from lock.list_tasks(queue_id => $1::text, status => $2::lock.task_status, max => $3::integer)
+select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.list_tasks(queue_id => $1::text, status => $2::lock.task_status, max => $3::integer)
 `
 
 type ListTasksParams struct {
@@ -256,18 +256,18 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]Task, e
 		if err := rows.Scan(
 			&i.QueueID,
 			&i.ID,
+			&i.Timeout,
+			&i.Payload,
+			&i.CreatedAt,
 			&i.Status,
 			&i.Attempt,
 			&i.Tries,
 			&i.RetriesLeft,
-			&i.Timeout,
 			&i.AvailableAt,
+			&i.ChangedAt,
 			&i.Deadline,
 			&i.Owner,
 			&i.Message,
-			&i.Payload,
-			&i.CreatedAt,
-			&i.ChangedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -441,7 +441,7 @@ func (q *Queries) SetStatuses(ctx context.Context, arg SetStatusesParams) (int64
 }
 
 const settleAndCapture = `-- name: SettleAndCapture :many
-select queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at from lock.settle_and_capture(
+select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.settle_and_capture(
     ids => $1::text[], attempts => $2::bigint[], results => $3::text[],
     max => $4::integer, queue_id => $5::text, statuses => $6::text[],
     owner => $7::text, delays => $8::interval[], messages => $9::text[],
@@ -494,18 +494,18 @@ func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCapturePara
 		if err := rows.Scan(
 			&i.QueueID,
 			&i.ID,
+			&i.Timeout,
+			&i.Payload,
+			&i.CreatedAt,
 			&i.Status,
 			&i.Attempt,
 			&i.Tries,
 			&i.RetriesLeft,
-			&i.Timeout,
 			&i.AvailableAt,
+			&i.ChangedAt,
 			&i.Deadline,
 			&i.Owner,
 			&i.Message,
-			&i.Payload,
-			&i.CreatedAt,
-			&i.ChangedAt,
 		); err != nil {
 			return nil, err
 		}
