@@ -75,6 +75,22 @@ func TestFill(t *testing.T) {
 	if again, err := r.fill(filled); err != nil || again != filled {
 		t.Errorf("filled twice it is another page: %v\n%s", err, again)
 	}
+	behind["row"] = "The reason."
+	defer delete(behind, "row")
+	if again, _ := r.fill(page); strings.Contains(again, "The reason.") {
+		t.Error("it says why ours is behind where it is not")
+	}
+	r.Rows[0].Entries[1].Values[0] = []float64{3000}
+	if again, _ := r.fill(page); !strings.Contains(again, "The reason.") {
+		t.Error("it does not say why ours is behind")
+	}
+	r.Rows[0].ID, r.Rows[0].Title, r.Rows[0].Columns[1].Unit = "work", "Work", "/s"
+	summary, err := r.fill(strings.Replace(page, "row", "readme", 1))
+	for _, want := range []string{"before\n", "\nafter\n", "| Work: a, /s | 2,000 | theirs 3,000 |", "![Work](docs/benchmarks/work.svg)"} {
+		if err != nil || !strings.Contains(summary, want) {
+			t.Errorf("no %q in\n%s (%v)", want, summary, err)
+		}
+	}
 	if _, err := r.fill(strings.Replace(page, "row", "nothing", 1)); err == nil {
 		t.Error("a row that was not measured is shown")
 	}

@@ -86,21 +86,15 @@ func (r rowResult) table() string {
 	b.WriteString(" does not guarantee |\n|---|" + strings.Repeat("---:|", len(r.Columns)) + "---|\n")
 	for i, e := range r.Entries {
 		fmt.Fprintf(&b, "| %s |", e.Name)
-		for c, column := range r.Columns {
+		for c := range r.Columns {
 			value, ok := median(e.Values[c])
 			if !ok {
 				b.WriteString(" |")
 				continue
 			}
 			fmt.Fprintf(&b, " %s", grouped(value))
-			if ours, ok := median(r.Entries[0].Values[c]); ok && i > 0 && column.Unit != "ratio" {
-				ahead := ours / value
-				if column.Less {
-					ahead = value / ours
-				}
-				if !math.IsNaN(ahead) && !math.IsInf(ahead, 0) {
-					fmt.Fprintf(&b, " (%.2f)", ahead)
-				}
+			if ahead, ok := r.ahead(i, c); ok {
+				fmt.Fprintf(&b, " (%.2f)", ahead)
 			}
 			b.WriteString(" |")
 		}
@@ -141,12 +135,78 @@ func (r *result) block(name string) (string, error) {
 			all = append(all, row.section())
 		}
 		return strings.Join(all, "\n\n"), nil
+	case "readme":
+		return r.summary(), nil
 	}
 	at := slices.IndexFunc(r.Rows, func(row rowResult) bool { return row.ID == name })
 	if at < 0 {
 		return "", fmt.Errorf("there is no row %q in results.json", name)
 	}
-	return strings.TrimSpace(r.Rows[at].About + "\n\n" + r.Rows[at].table()), nil
+	row := r.Rows[at]
+	return wrapped(strings.TrimSpace(row.About + "\n\n" + row.table() + row.reason())), nil
+}
+
+// reason says why ours is behind a neighbour, where it is by more than the figures vary.
+func (r rowResult) reason() string {
+	for c := range r.Columns {
+		for i := range r.Entries {
+			if ahead, ok := r.ahead(i, c); ok && ahead < 0.95 && behind[r.ID] != "" {
+				return "\n" + behind[r.ID] + "\n"
+			}
+		}
+	}
+	return ""
+}
+
+// ahead is how many times as good as an entry ours is.
+func (r rowResult) ahead(entry, column int) (ahead float64, ok bool) {
+	ours, measured := median(r.Entries[0].Values[column])
+	value, ok := median(r.Entries[entry].Values[column])
+	if !ok || !measured || entry == 0 || r.Columns[column].Unit == "ratio" {
+		return 0, false
+	}
+	ahead = ours / value
+	if r.Columns[column].Less {
+		ahead = value / ours
+	}
+	return ahead, !math.IsNaN(ahead) && !math.IsInf(ahead, 0)
+}
+
+// summarised are the columns of rows that the README shows, and pictured is the row whose chart it shows.
+var (
+	summarised = []struct {
+		row    string
+		column int
+	}{{"exclusive", 1}, {"network", 1}, {"capture", 1}, {"work", 0}, {"start", 0}}
+	pictured = "work"
+)
+
+// summary is a table of a line for each of the summarised, and a chart.
+func (r *result) summary() string {
+	lines, chart := []string{"| | locks | others |", "|---|---:|---|"}, ""
+	for _, s := range summarised {
+		for _, row := range r.Rows {
+			if row.ID != s.row || s.column >= len(row.Columns) {
+				continue
+			}
+			var values []string
+			for _, e := range row.Entries {
+				if value, ok := median(e.Values[s.column]); ok {
+					values = append(values, e.Name+" "+grouped(value))
+				}
+			}
+			if len(values) == 0 {
+				continue
+			}
+			c := row.Columns[s.column]
+			_, ours, _ := strings.Cut(values[0], row.Entries[0].Name+" ")
+			lines = append(lines, fmt.Sprintf("| %s: %s, %s | %s | %s |", row.Title, c.Name, c.Unit, ours, strings.Join(values[1:], "; ")))
+			if row.ID == pictured && row.charted() {
+				chart = fmt.Sprintf("\n\n![%s](docs/benchmarks/%s.svg)", row.Title, row.ID)
+			}
+		}
+	}
+	return strings.Join(lines, "\n") + chart
 }
 
 func (r *result) conditions() string {
@@ -161,15 +221,35 @@ func (r *result) conditions() string {
 	for _, name := range slices.Sorted(maps.Keys(r.LeftOut)) {
 		fmt.Fprintf(&b, "- Left out: %s. %s.\n", name, r.LeftOut[name])
 	}
-	return strings.TrimSpace(b.String())
+	return wrapped(strings.TrimSpace(b.String()))
+}
+
+// wrapped breaks lines that are too long for the pages; what follows in an item of a list is indented.
+func wrapped(text string) string {
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		indent := ""
+		if strings.HasPrefix(line, "- ") {
+			indent = "  "
+		}
+		for len(line) > 100 && !strings.HasPrefix(line, "|") {
+			at := strings.LastIndex(line[:100], " ")
+			if at <= len(indent) {
+				break
+			}
+			lines, line = append(lines, line[:at]), indent+line[at+1:]
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 func (r rowResult) section() string {
-	text := fmt.Sprintf("## %s\n\n%s\n%s, median; others used %.0f %% of the machine meanwhile.\n\n%s", r.Title, r.About, plural(r.Rounds, "round"), 100*r.Others, r.table())
+	text := fmt.Sprintf("## %s\n\n%s\n%s, median; others used %.0f %% of the machine meanwhile.\n\n%s", r.Title, r.About, plural(r.Rounds, "round"), 100*r.Others, r.table()+r.reason())
 	if r.charted() {
 		text += fmt.Sprintf("\n![%s](%s.svg)\n", r.Title, r.ID)
 	}
-	return strings.TrimSpace(text)
+	return wrapped(strings.TrimSpace(text))
 }
 
 func plural(n int, word string) string {

@@ -1,0 +1,23 @@
+package main
+
+// behind says for each row why ours is behind a neighbour. It is shown where the figures say that it is.
+var behind = map[string]string{
+	"exclusive": "Behind with one client: redsync's server writes nothing down between its two answers. Ours begins\nand ends a transaction of PostgreSQL.",
+	"fairness":  "Behind the bare lock: a call that has to wait enters a second function, which records the name and\nbounds the wait.",
+	"mixed":     "Behind the bare lock: a call that has to wait enters a second function, which records the name and\nbounds the wait.",
+	"mutex": "Behind: the bare statements check nothing. A function that ordinary roles may call (security\n" +
+		"definer, a pinned path) costs nearly as much as the look that finds a denial. A grant locks its row\nfirst, so that a caller that loses holds nothing.",
+	"throttle": "Behind: the bare statements check nothing. A function that ordinary roles may call (security\n" +
+		"definer, a pinned path) costs nearly as much as the look that finds a denial. A grant locks its row\nfirst, and reads the clock behind every wait.",
+	"lease": "Behind: the bare statements check nothing, have no permits, and never say why a lease is lost.",
+	"capture": "Behind plain SQL, and in batches pgmq: both forget a task that is done, or move it where no capture\n" +
+		"finds it. Ours keeps it in place, with a name of its user's, an attempt that refuses late\nsettlements, and an index for those who capture done tasks again.",
+	"network-task": "Behind plain SQL and pgmq for the same reasons as without a network.",
+	"wal": "Behind those that delete what is done: ours keeps it, with an index for those who capture it again.\n" +
+		"pgmq's archive keeps it, too.",
+	"create": "Behind a plain insert: ours checks what is given, refuses a name that is taken, and looks whom to wake.",
+	"start":  "Behind plain SQL: its worker sleeps until the notification and runs one statement. Ours also says\nthat it is busy again.",
+	"growth": "Behind plain SQL, which checks nothing.",
+	"held": "Behind: each of our four workers looks for itself, and each look passes the rows of tasks that are\n" +
+		"done and cannot be removed. The others fetch in one place for all their workers, or delete. The\nworkers have been made to wade less since this run.",
+}
