@@ -189,6 +189,12 @@ var bugs = []struct {
 // A scratch database, and a run on it in this process.
 func tortured(t *testing.T, kinds []string, runs time.Duration, calls int64, swaps []swap, damage ...string) *checker {
 	t.Helper()
+	return torturedAt(t, address, nil, kinds, runs, calls, swaps, damage...)
+}
+
+// torturedAt is tortured with workers who connect to url, after some statements of a superuser.
+func torturedAt(t *testing.T, url string, before, kinds []string, runs time.Duration, calls int64, swaps []swap, damage ...string) *checker {
+	t.Helper()
 	ctx := context.Background()
 	admin, err := pgx.Connect(ctx, address)
 	must(t, err)
@@ -220,7 +226,12 @@ func tortured(t *testing.T, kinds []string, runs time.Duration, calls int64, swa
 			t.Fatalf("%s: %v", file, err)
 		}
 	}
-	config := clientConfig{URL: address, Database: name, Dir: t.TempDir(), Start: now(), Seed: 1, Client: 1, Workers: 8, Kinds: kinds, Linger: 10 * time.Millisecond}
+	for _, sql := range before {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := clientConfig{URL: url, Database: name, Dir: t.TempDir(), Start: now(), Seed: 1, Client: 1, Workers: 8, Kinds: kinds, Linger: 10 * time.Millisecond}
 	// Long enough for what has to expire, and on a slow machine until enough was called.
 	var count atomic.Int64
 	work, cancel := context.WithTimeout(ctx, time.Minute)

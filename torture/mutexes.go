@@ -40,17 +40,12 @@ func mutexRound(s *session) error {
 		}
 	}
 	p = s.call(window, "mutex", "release", id, p.number)
-	first := s.truth("select lock.release_mutex($1, $2)", id, owner)
-	result = first
-	if first == unknown || first == failed {
-		again, err := s.until(func() outcome { return s.truth("select lock.release_mutex($1, $2)", id, owner) })
-		if err != nil {
-			return err
-		}
-		// No: the first call had done it, since nobody else releases this owner.
-		if result = again; first == unknown {
-			result = yes
-		}
+	result, doubt, err := s.insist(func() outcome { return s.truth("select lock.release_mutex($1, $2)", id, owner) })
+	if err != nil {
+		return err
+	}
+	if result == no && doubt {
+		result = yes // A call without an answer had done it, since nobody else releases this owner.
 	}
 	s.answer(p, result)
 	return nil

@@ -171,15 +171,22 @@ func (s *session) pipeline(statements ...statement) (outcome, error) {
 
 // until asks again, on new connections if need be, until there is an answer.
 func (s *session) until(ask func() outcome) (outcome, error) {
+	result, _, err := s.insist(ask)
+	return result, err
+}
+
+// insist is until, and says whether the answer is in doubt: a call before it had none, and may have done already what was asked for.
+func (s *session) insist(ask func() outcome) (result outcome, doubt bool, err error) {
 	for {
 		if err := s.connected(); err != nil {
-			return unknown, err
+			return unknown, doubt, err
 		}
-		if result := ask(); result == yes || result == no {
-			return result, nil
+		if result = ask(); result == yes || result == no {
+			return result, doubt, nil
 		}
+		doubt = doubt || result == unknown
 		if s.ctx.Err() != nil {
-			return unknown, errStopped
+			return unknown, doubt, errStopped
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

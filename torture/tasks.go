@@ -156,7 +156,7 @@ func (s *session) settle(window int, ids []string, attempts, results []int64, wa
 	at := now()
 	for i, id := range ids {
 		switch {
-		case result == yes && count < 0 && settled[i], count == len(ids):
+		case result == yes && (count == len(ids) || count < 0 && settled[i]):
 			s.answerAt(at, calls[i], yes)
 		case result == yes && count < 0:
 			s.answerAt(at, calls[i], no)
