@@ -367,8 +367,25 @@ func (n *node) crash() error {
 	for _, pid := range all {
 		syscall.Kill(pid, syscall.SIGKILL)
 	}
-	n.server.Kill() // waits for it
-	return nil
+	n.server.Kill() // waits for the first
+	// The rest are nobody's children by now. Until they have ended, no server starts in their place.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return again(ctx, func() error {
+		for _, pid := range all {
+			if running(pid) {
+				return fmt.Errorf("process %d goes on", pid)
+			}
+		}
+		return nil
+	})
+}
+
+// running says whether a process has not ended yet. Who has ended and was not waited for is a zombie.
+func running(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, after, _ := strings.Cut(string(text), ") ")
+	return err == nil && !strings.HasPrefix(after, "Z") && !strings.HasPrefix(after, "X")
 }
 
 func (n *node) postmaster() (int, error) {
