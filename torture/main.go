@@ -43,7 +43,14 @@ func main() {
 	report := flag.String("report", "", "docs/internals: write the report there, when enough calls were checked: 10 million, or 100,000 in the mode async")
 	flag.StringVar(&o.keep, "histories", "", "keep the histories in this directory")
 	flag.Parse()
-	o.command = "torture " + strings.Join(os.Args[1:], " ")
+	o.command = "make torture"
+	flag.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "out", "report", "histories", "seed": // They say where to write, and the report has the seed.
+		default:
+			o.command += fmt.Sprintf(" %s='%s'", strings.ToUpper(f.Name), f.Value)
+		}
+	})
 	for _, k := range kinds {
 		if ok, err := regexp.MatchString(*kindList, k.name); err != nil {
 			log.Fatal(err)

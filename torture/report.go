@@ -146,13 +146,16 @@ func (r *report) text() string {
 
 func (r *report) tables() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Command: `%s`, seed %d, %s.\n", r.Command, r.Seed, r.Machine)
+	fmt.Fprintf(&b, "- `%s`, with seed %d, on %s\n", r.Command, r.Seed, r.Machine)
+	fmt.Fprintf(&b, "- PostgreSQL %s\n", r.Versions["PostgreSQL"])
 	var versions []string
 	for _, name := range sorted(r.Versions) {
-		versions = append(versions, name+" "+r.Versions[name])
+		if name != "PostgreSQL" {
+			versions = append(versions, name+" "+r.Versions[name])
+		}
 	}
-	fmt.Fprintf(&b, "Versions: %s.\n", strings.Join(versions, ", "))
-	fmt.Fprintf(&b, "%d client processes of %d connections made %d calls in %.0f s, all of them checked.\n\n", r.Clients, r.Workers, r.Calls, r.Seconds)
+	fmt.Fprintf(&b, "- %s\n", strings.Join(versions, ", "))
+	fmt.Fprintf(&b, "- %d client processes of %d connections: %d calls in %.0f s, all of them checked\n\n", r.Clients, r.Workers, r.Calls, r.Seconds)
 	b.WriteString("| kind | calls | yes | no | error | unknown | histories | violations | undecided | lost | longest without an answer |\n")
 	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, k := range kinds {
@@ -167,8 +170,11 @@ func (r *report) tables() string {
 		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d | %d | %d | %s | %.1f s |\n", k.name, r.Checked[k.name], n.Yes, n.No, n.Failed, n.Unknown,
 			r.Histories[k.name], r.Violations[k.name], r.Undecided[k.name], lost, r.Longest[k.name].Took.Seconds())
 	}
+	if len(r.Unjudged) > 0 {
+		b.WriteString("\nHistories that were not judged by their times, since a fault had moved the servers' clock:\n\n")
+	}
 	for _, name := range sorted(r.Unjudged) {
-		fmt.Fprintf(&b, "\n%d histories of %s were not judged by their times: a fault moved the servers' clock then.\n", r.Unjudged[name], name)
+		fmt.Fprintf(&b, "- %s: %d\n", name, r.Unjudged[name])
 	}
 	counts, cut := r.faultCounts()
 	if len(counts)+len(r.Killed)+len(r.Missing) > 0 {

@@ -100,6 +100,9 @@ func (s *session) tell(err error) outcome {
 		if s.warn != nil && !expected[pg.Code] {
 			s.warn(err)
 		}
+		if pg.Code == "P0002" {
+			return no // What it is about is not there: to ask again would not help.
+		}
 		return failed
 	}
 	return unknown
