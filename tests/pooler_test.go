@@ -153,25 +153,37 @@ func directly(name string) string {
 // direct are the tests, or parts of tests, whose ordinary roles do not go through the pooler, and why. Superusers and the
 // schema's owner never do.
 var direct = map[string]string{
-	"TestActivity":                        backEnds,
-	"TestBlockedRows":                     backEnds,
-	"TestBlockedYugabyteBranch":           backEnds,
-	"TestRunbooks":                        backEnds,
-	"TestHammer":                          backEnds,
-	"TestKeyYugabyteBranchUnderTheHammer": backEnds,
-	"TestKeyBehindPgbouncer":              "it has a pooler of its own",
-	"TestRetryFromPsql":                   programs,
-	"TestSpec":                            programs,
-	"TestSpecCatchesTheRecipe":            programs,
-	"TestWorkers":                         programs,
-	"TestDemo":                            programs,
-	"TestExamples":                        programs,
-	"TestLeaseWait":                       listening,
+	"TestActivity":          backEnds,
+	"TestBlocked":           backEnds,
+	"TestBlockedChecker":    backEnds,
+	"TestWho":               backEnds,
+	"TestKeyGo":             modes,
+	"TestKeyIsLockedOnce":   backEnds,
+	"TestKeyRefusedWaits":   backEnds,
+	"TestKeySetsInOneOrder": backEnds,
+	"TestKeyTryAll/advisory/waits_and_gets_them_all": backEnds,
+	"TestKeyTryAll/row/waits_and_gets_them_all":      backEnds,
+	"TestCheck/PostgreSQL":                           settings,
+	"TestLanguages":                                  programs,
+	"TestRecipeCronOnce":                             programs,
+	"TestRecipeSeveralLocks":                         programs,
+	"TestRequestEntity":                              settings,
+	"TestBlockedRows":                                backEnds,
+	"TestBlockedYugabyteBranch":                      backEnds,
+	"TestRunbooks":                                   backEnds,
+	"TestHammer":                                     backEnds,
+	"TestKeyYugabyteBranchUnderTheHammer":            backEnds,
+	"TestKeyBehindPgbouncer":                         "it has a pooler of its own",
+	"TestRetryFromPsql":                              programs,
+	"TestSpec":                                       programs,
+	"TestSpecCatchesTheRecipe":                       programs,
+	"TestWorkers":                                    programs,
+	"TestDemo":                                       programs,
+	"TestExamples":                                   programs,
+	"TestLeaseWait":                                  listening,
 	"TestLeasePermits/are_counted_no_earlier_than_the_gate_is_locked,_guarded_false": temporary,
 	"TestLeasePermits/are_counted_no_earlier_than_the_gate_is_locked,_guarded_true":  temporary,
-	"TestRequestCheckers": backEnds,
-	"TestRequestEntity/the_checker_catches_a_worker_that_keeps_what_it_passes_over":    settings,
-	"TestRequestEntity/the_checker_catches_a_worker_that_looks_before_it_has_the_lock": settings,
+	"TestRequestCheckers":       backEnds,
 	"TestWithLeaseWait":         listening,
 	"TestQueueAwait":            listening,
 	"TestRequestCancel":         listening,
@@ -194,6 +206,7 @@ var direct = map[string]string{
 
 const (
 	backEnds  = "it names back ends, and ends them"
+	modes     = "it goes through all of pgx's modes, of which some prepare statements, and changes settings of sessions"
 	listening = "LISTEN: it waits until workers have heard"
 	programs  = "a program of its own takes the address, and knows no parameter of pgx"
 	settings  = "its gates are settings of sessions"
