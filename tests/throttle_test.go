@@ -249,9 +249,25 @@ func TestThrottlePermitsBoundary(t *testing.T) {
 	if gap := smallest(); gap <= 300*time.Microsecond {
 		t.Fatalf("three grants within %v", gap)
 	}
-	// Without the look before it, whose clock is an earlier one, the update is asked at every microsecond.
-	mutate(t, e, "lock_throttled_permit", "if free then", "if true then", "< lock_internal.utc((", "+ interval '-1 microsecond' < lock_internal.utc((")
-	within(t, perseverance, "the checker catches a microsecond", func() bool { return smallest() == 300*time.Microsecond })
+	// A clock that stands still meets the boundary itself.
+	admin(t, e, "create function lock_internal.stopped() returns timestamptz language sql as $$ select current_setting('test.clock')::timestamptz $$")
+	mutate(t, e, "lock_throttled_permit", "clock_timestamp()", "lock_internal.stopped()")
+	grantedAt := func(microseconds int) bool {
+		admin(t, e, "update lock.throttled_permit set last_locked = '2020-01-01Z'")
+		s.exec(fmt.Sprintf("set test.clock = '2020-01-01 00:00:00.%06dZ'", microseconds))
+		return get[bool](s, "select lock.lock_throttled_resource('a', 'x')")
+	}
+	if grantedAt(300) || !grantedAt(301) {
+		t.Error("the interval does not end after 300 microseconds")
+	}
+	mutate(t, e, "lock_throttled_permit", "if free then", "if true then")
+	if grantedAt(300) {
+		t.Error("the update does not ask again")
+	}
+	mutate(t, e, "lock_throttled_permit", "< lock_internal.utc((", "<= lock_internal.utc((")
+	if !grantedAt(300) {
+		t.Error("the checker does not catch a microsecond")
+	}
 }
 
 // What happens to a window when interval and permits change.
