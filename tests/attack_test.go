@@ -387,7 +387,7 @@ func TestAttackBySettings(t *testing.T) {
 		s := e.sessionAs(t, e.super)
 		s.exec(`set array_nulls = off; set quote_all_identifiers = on; set datestyle = 'German'; set intervalstyle = 'iso_8601'; set timezone = 'Asia/Kolkata'; set extra_float_digits = -15`)
 		s.exec(`set standard_conforming_strings = on; set xmloption = document; set search_path = pg_temp, public; set enable_indexscan = off; set row_security = off`)
-		for _, setting := range []string{"forgotten", "heads_kept", "engine", "task_0", "task_63"} {
+		for _, setting := range []string{"woken", "forgotten", "heads_kept", "engine", "task_0", "task_63"} {
 			s.exec("select set_config('lock.' || $1, $2, false)", setting, `}{ "',`)
 		}
 		other := open(t, e.engine)

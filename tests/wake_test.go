@@ -516,7 +516,7 @@ func TestWakeProtocol(t *testing.T) {
 		producer.exec("commit")
 		answers(worker, false, still, id)
 	})
-	t.Run("a rollback to a savepoint takes the notification back", func(t *testing.T) {
+	t.Run("a rollback to a savepoint takes note and notification back", func(t *testing.T) {
 		t.Parallel()
 		_, producer, worker := start(t)
 		worker.exec(idle)
@@ -549,11 +549,56 @@ func TestWakeProtocol(t *testing.T) {
 		t.Parallel()
 		_, producer, worker := start(t)
 		worker.exec(idle)
+		producer.exec("set lock.woken = 'lock_task q'")
 		producer.exec("set array_nulls = off; set enable_indexscan = off; set plan_cache_mode = force_custom_plan; set time zone 'Pacific/Apia'; set datestyle = 'SQL, DMY'")
 		producer.exec("select produce('q')")
 		if !notified(t, worker) {
 			t.Error("not notified")
 		}
+	})
+	t.Run("no note can be left for a transaction to come", func(t *testing.T) {
+		t.Parallel()
+		_, producer, worker := start(t)
+		worker.exec(idle)
+		hits := 0
+		eventually(t, "an id to come is guessed right", func() bool {
+			producer.exec("begin")
+			producer.exec("select produce('q')")
+			id := idOf(producer)
+			note := get[string](producer, "select current_setting('lock.woken')")
+			producer.exec("commit")
+			forged := strings.Replace(note, fmt.Sprint(id), fmt.Sprint(id+2), 1) // one is used up by what follows
+			if forged == note || !strings.HasSuffix(note, " lock_task q") {
+				t.Fatalf("the note of transaction %d is %q", id, note)
+			}
+			producer.exec("select set_config('lock.woken', $1, false)", forged)
+			notified(t, worker)
+			producer.exec("begin")
+			producer.exec("select produce('q')")
+			if idOf(producer) == id+2 {
+				hits++
+			}
+			producer.exec("commit")
+			if !notified(t, worker) {
+				t.Fatal("not notified")
+			}
+			return hits > 0
+		})
+	})
+	t.Run("one look a transaction and queue", func(t *testing.T) {
+		t.Parallel()
+		_, producer, _ := start(t)
+		producer.exec("begin")
+		looks := func() int64 {
+			return get[int64](producer, "select sum(pg_stat_get_xact_numscans(i.indexrelid))::bigint from pg_index i where i.indrelid = 'lock.idle_worker'::regclass")
+		}
+		for range 5 {
+			producer.exec("select lock_internal.wake('lock_task', 'q')")
+		}
+		if n := looks(); n != 1 {
+			t.Errorf("%d looks", n)
+		}
+		producer.exec("commit")
 	})
 	t.Run("advisory locks of a stranger delay nobody", func(t *testing.T) {
 		t.Parallel()

@@ -10,7 +10,10 @@
 -- committed, and notifies.
 --
 -- The notification is always sent where a snapshot can be older than the statement (not READ
--- COMMITTED). So it is where ids mean nothing to other nodes (YugabyteDB).
+-- COMMITTED). So it is where ids mean nothing to other nodes (YugabyteDB). One look per transaction
+-- and queue is enough. A setting notes it. A rollback to a savepoint takes back the setting
+-- together with the notification. The note names the transaction by id and start, so nobody can
+-- leave one for another.
 create or replace function lock_internal.wake(
     channel   text,
     queue_id  text
@@ -23,13 +26,16 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    -- The id comes first. It is never null.
-    always  constant boolean := pg_current_xact_id() is null or lock_internal.is_yugabyte()
-                or current_setting('transaction_isolation') <> 'read committed';
+    note    constant text := concat_ws(' ', pg_current_xact_id(), extract(epoch from transaction_timestamp()), wake.channel, wake.queue_id);
     moment  constant timestamptz := clock_timestamp();
 begin
-    if (
-        always
+    if current_setting('lock.woken', true) = note then
+        return;
+    elsif lock_internal.is_yugabyte() then
+        if current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
+            perform pg_notify(wake.channel, wake.queue_id);
+        end if;
+    elsif current_setting('transaction_isolation') <> 'read committed'
         or exists (
             select
             from lock.idle_worker
@@ -37,8 +43,9 @@ begin
               and idle_worker.queue_id = wake.queue_id
               and idle_worker.until > moment
         )
-    ) and current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
+    then
         perform pg_notify(wake.channel, wake.queue_id);
     end if;
+    perform set_config('lock.woken', note, true);
 end;
 $$;
