@@ -53,7 +53,7 @@ func ourTasks() *queue {
 						return 0, err
 					}
 					again := len(tasks) == 0 && next.Since != nil
-					next.Ids, next.Attempts, next.Results, next.Since = []string{}, []int64{}, []string{}, nil
+					next.Ids, next.Attempts, next.Results, next.Since = next.Ids[:0], next.Attempts[:0], next.Results[:0], nil
 					for _, task := range tasks {
 						next.Ids, next.Attempts, next.Results = append(next.Ids, task.ID), append(next.Attempts, task.Attempt), append(next.Results, "done")
 					}
@@ -90,10 +90,10 @@ const quietCreateTask = `
 	do $$
 	declare
 		loud   text := replace(pg_get_functiondef('lock.create_task'::regproc), 'create_task', 'quiet_create_task');
-		quiet  text := regexp_replace(loud, 'perform lock_internal\.wake\([^;]*\);', '');
+		quiet  text := regexp_replace(loud, 'perform pg_notify\([^;]*\);', '');
 	begin
 		if quiet = loud then
-			raise exception 'lock.create_task does not call lock_internal.wake any more: take the wake-up out of it in another way';
+			raise exception 'lock.create_task does not call pg_notify any more: take the wake-up out of it in another way';
 		end if;
 		execute quiet;
 	end;

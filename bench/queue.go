@@ -73,25 +73,35 @@ func (l *lab) add(ctx context.Context, q *queue, sql string, n int) error {
 	return nil
 }
 
-// drain steps on so many connections until nothing is left or the limit has passed, and returns when how many tasks were settled.
+// drain steps on so many connections until nothing is left or the limit has passed, and returns when how many tasks were settled. Before
+// the clock starts, each connection has captured and settled a task, and captured another: so everybody's statements are prepared.
 func (l *lab) drain(ctx context.Context, q *queue, url string, clients, size int, limit time.Duration) ([]settled, error) {
 	pool, err := l.pool(ctx, url, clients)
 	if err != nil {
 		return nil, err
 	}
 	defer pool.Close()
+	steps := make([]step, clients)
+	captured := 0
+	for n := range steps {
+		conn, err := pool.Acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Release()
+		steps[n] = q.step(conn.Conn())
+		for range 2 {
+			if captured, err = steps[n](ctx, 1); err != nil || captured != 1 {
+				return nil, errors.Join(fmt.Errorf("%d tasks for the first calls", captured), err)
+			}
+		}
+	}
 	began := time.Now()
 	all := make([][]settled, clients)
 	var group errgroup.Group
-	for n := range clients {
+	for n, next := range steps {
 		group.Go(func() error {
-			conn, err := pool.Acquire(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Release()
-			next := q.step(conn.Conn())
-			last := 0
+			last := 1
 			for time.Since(began) < limit {
 				captured, err := next(ctx, size)
 				if err != nil {

@@ -479,7 +479,7 @@ func TestQueueAwait(t *testing.T) {
 				w.exec("listen lock_" + k.kind)
 				idle(t, w, k)
 				taskOwner(t, e, "update lock.idle_worker set until = clock_timestamp() + interval '1 hour'")
-				mutate(t, e, "wake", "constant timestamptz := clock_timestamp()", "constant timestamptz := clock_timestamp() + interval '90 minutes'")
+				mutate(t, e, "must_notify", "statement_timestamp()", "statement_timestamp() + interval '90 minutes'")
 				w.exec("begin")
 				ids, sleep := awaited(w, k.call)
 				p.exec(k.produce) // The line as it is committed counts no more: so late is it.

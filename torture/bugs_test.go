@@ -133,8 +133,8 @@ var bugs = []struct {
 	{
 		name: "a capture without skip locked and without its recheck", kind: "task",
 		swaps: []swap{
-			{"task/capture", "mark and began\n                order by task.available_at\n                limit left_over\n                for update skip locked", "mark and began and " + pause + "\n                order by task.available_at\n                limit left_over"},
-			{"task/capture", "and task.status = wanted\n                returning", "returning"},
+			{"task/settle_and_capture", "mark and began\n                order by task.available_at\n                limit left_over\n                for update skip locked", "mark and began and " + pause + "\n                order by task.available_at\n                limit left_over"},
+			{"task/settle_and_capture", "and task.status = wanted\n                returning", "returning"},
 		},
 		want: []string{"no order of these calls"},
 	},

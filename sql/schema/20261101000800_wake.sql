@@ -310,6 +310,36 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/wake/must_notify.sql
+-- +goose StatementBegin
+-- must_notify gives a row when the producer that asks has to notify the queue's workers. What the
+-- producer has to have done before is said at lock_internal.wake.
+--
+-- A query that has it in its from clause takes it in as a part of its own plan: so it has no
+-- settings, and is nothing but a query. Lines count until they ended before the statement began.
+create or replace function lock_internal.must_notify(
+    channel   text,
+    queue_id  text
+)
+returns setof boolean
+language sql
+stable
+as $$
+    select true
+    where case
+        when lock_internal.is_yugabyte() then current_setting('yb_enable_listen_notify', true) is distinct from 'off'
+        when current_setting('transaction_isolation') <> 'read committed' then true
+        else exists (
+            select
+            from lock.idle_worker
+            where idle_worker.channel = must_notify.channel
+              and idle_worker.queue_id = must_notify.queue_id
+              and idle_worker.until > statement_timestamp()
+        )
+    end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/wake/open_transactions.sql
 -- +goose StatementBegin
 -- open_transactions lists the transactions that may have missed a worker that has just committed
@@ -443,26 +473,13 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    note    constant text := concat_ws(' ', pg_current_xact_id(), extract(epoch from transaction_timestamp()), wake.channel, wake.queue_id);
-    moment  constant timestamptz := clock_timestamp();
+    note  constant text := concat_ws(' ', pg_current_xact_id(), extract(epoch from transaction_timestamp()), wake.channel, wake.queue_id);
 begin
     if current_setting('lock.woken', true) = note then
         return;
-    elsif lock_internal.is_yugabyte() then
-        if current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
-            perform pg_notify(wake.channel, wake.queue_id);
-        end if;
-    elsif current_setting('transaction_isolation') <> 'read committed'
-        or exists (
-            select
-            from lock.idle_worker
-            where idle_worker.channel = wake.channel
-              and idle_worker.queue_id = wake.queue_id
-              and idle_worker.until > moment
-        )
-    then
-        perform pg_notify(wake.channel, wake.queue_id);
     end if;
+    perform pg_notify(wake.channel, wake.queue_id)
+    from lock_internal.must_notify(wake.channel, wake.queue_id);
     perform set_config('lock.woken', note, true);
 end;
 $$;
@@ -582,6 +599,9 @@ drop function if exists lock.pause_queue(text, text, text);
 
 -- gone: sql/functions/wake/open_transactions.sql
 drop function if exists lock.open_transactions(bigint[]);
+
+-- gone: sql/functions/wake/must_notify.sql
+drop function if exists lock_internal.must_notify(text, text);
 
 -- gone: sql/functions/wake/end_look.sql
 drop function if exists lock_internal.end_look(text, text, text, boolean, interval, interval);

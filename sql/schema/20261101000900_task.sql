@@ -223,7 +223,8 @@ $$;
 -- returns how many.
 --
 -- The statement that writes compares the attempt, so a worker that was taken over changes nothing.
--- Two calls that settle the same tasks go through them in the same order.
+-- Two calls that settle the same tasks go through them in the same order. The callers' settings
+-- make its plan.
 --
 -- new gives a task back to callers that capture from statuses. It gets the first of these when new
 -- is not among them. dead is failed with no capture left. retry is failed with a pause that grows
@@ -245,18 +246,13 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 declare
     given    constant integer := cardinality(settle.ids);
     back     text := 'new';
     settled  bigint;
 begin
-    if (given = 1 and octet_length(settle.ids[1]) between 1 and 1024) is not true then
+    if array_ndims(settle.ids) is distinct from 1 then
         perform lock_internal.check_ids(settle.ids);
     end if;
     if (octet_length(settle.queue_id) between 1 and 1024) is not true then
@@ -304,7 +300,7 @@ begin
             when 'done' then task.retries_left
             when 'new' then task.retries_left + 1
             when 'dead' then 0
-            when 'retry' then case when task.retries_left is not null or task.tries < settle.max_tries then task.retries_left else 0 end
+            when 'retry' then case when task.retries_left is not null or coalesce(task.tries < settle.max_tries, true) then task.retries_left else 0 end
             else task.retries_left
         end,
         available_at = (lock_internal.utc(clock_timestamp()) + case
@@ -327,6 +323,10 @@ begin
       and task.attempt = result.attempt
       and task.status = 'in_progress';
     get diagnostics settled = row_count;
+    -- An id that is bad settles nothing, and one that is given twice settles one row.
+    if settled < given then
+        perform lock_internal.check_ids(settle.ids);
+    end if;
     if settled > 0 and settle.results && '{new,failed,retry}' then
         perform lock_internal.wake('lock_task', settle.queue_id);
     end if;
@@ -335,17 +335,18 @@ end;
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/task/capture.sql
+-- file: sql/functions/task/settle_and_capture.sql
 -- +goose StatementBegin
--- capture gives the caller at most max tasks of a queue, and each attempt of a task to one caller
--- only.
+-- settle_and_capture is a worker's steady state in one call: it settles the last batch, then
+-- captures the next. It gives each attempt of a task to one caller only.
 --
 -- One statement chooses a row and locks it (for update skip locked). The row stays locked until the
 -- update. So a capture skips a row that another capture is taking. A row that another capture has
 -- just taken fails the statement's recheck: its status has changed. Under READ COMMITTED the
 -- recheck may leave a stray lock on such a row until the transaction ends. The row's new owner,
 -- when it settles, then waits for us. Hence settling comes before capturing, and nothing that waits
--- comes after it. Under REPEATABLE READ and SERIALIZABLE such a row is 40001.
+-- comes after it. So no circle can close. Under REPEATABLE READ and SERIALIZABLE such a row is
+-- 40001.
 --
 -- While an old snapshot is open, the index entries of tasks long gone cannot be removed. A look
 -- from the beginning reads through them all. since is for callers that know how far they have come.
@@ -354,13 +355,21 @@ $$;
 -- nothing about available_at.
 --
 -- Plans are kept for a session and must be right for every size of the table: hence the settings.
-create or replace function lock.capture(
+-- lock_internal.settle runs under them, too.
+create or replace function lock.settle_and_capture(
+    ids        text[],
+    attempts   bigint[],
+    results    text[],
     max        integer,
     queue_id   text         default 'default',
     statuses   text[]       default '{new,failed}',
     owner      text         default null,
+    delays     interval[]   default null,
+    messages   text[]       default null,
     since      timestamptz  default null,
-    max_tries  integer      default null
+    shortest   interval     default '1 second',
+    longest    interval     default '1 hour',
+    max_tries  integer      default 25
 )
 returns setof lock.task
 language plpgsql
@@ -370,26 +379,50 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
-    began      constant timestamptz := clock_timestamp();
-    mark       constant timestamptz := coalesce(capture.since, '-infinity');
+    began      timestamptz;
+    mark       constant timestamptz := coalesce(settle_and_capture.since, '-infinity');
     wanted     lock.task_status;
-    left_over  integer := capture.max;
+    left_over  integer := settle_and_capture.max;
     chosen     text[];
     moved      integer;
 begin
+    if settle_and_capture.shortest is distinct from '1 second' or settle_and_capture.longest is distinct from '1 hour' then
+        perform lock_internal.check_interval(settle_and_capture.shortest, 'shortest', true);
+        perform lock_internal.check_interval(settle_and_capture.longest, 'longest', true);
+        if settle_and_capture.longest < settle_and_capture.shortest then
+            raise exception 'longest is %, and shorter than shortest, which is %', settle_and_capture.longest, settle_and_capture.shortest
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass the bounds of the pause between two tries.';
+        end if;
+    end if;
+    if settle_and_capture.max_tries < 1 then
+        perform lock_internal.check_count(settle_and_capture.max_tries, 'max_tries');
+    end if;
+    if settle_and_capture.ids is distinct from '{}' then
+        perform lock_internal.settle(
+            settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
+            settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
+            settle_and_capture.max_tries, settle_and_capture.statuses
+        );
+    end if;
+    if settle_and_capture.max = 0 then
+        perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
+        return;
+    end if;
+    began := clock_timestamp();
     if (
-        capture.max > 0 and octet_length(capture.queue_id) between 1 and 1024
-        and cardinality(capture.statuses) > 0 and capture.statuses <@ '{new,done,failed}'
-        and coalesce(octet_length(capture.owner), 1) between 1 and 1024
-        and coalesce(capture.max_tries, 1) > 0
+        settle_and_capture.max > 0 and octet_length(settle_and_capture.queue_id) between 1 and 1024
+        and cardinality(settle_and_capture.statuses) > 0 and settle_and_capture.statuses <@ '{new,done,failed}'
+        and coalesce(octet_length(settle_and_capture.owner), 1) between 1 and 1024
     ) is not true then
-        perform lock_internal.check_count(capture.max, 'max');
-        perform lock_internal.check_id(capture.queue_id, 'queue_id');
-        perform lock_internal.check_statuses(capture.statuses);
-        perform lock_internal.check_count(coalesce(capture.max_tries, 1), 'max_tries');
-        perform lock_internal.check_id(capture.owner, 'owner');
+        perform lock_internal.check_count(settle_and_capture.max, 'max');
+        perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
+        perform lock_internal.check_statuses(settle_and_capture.statuses);
+        perform lock_internal.check_id(settle_and_capture.owner, 'owner');
     end if;
 
     -- One descent of an index that holds only what is paused.
@@ -397,7 +430,7 @@ begin
         select
         from lock.queue_pause
         where queue_pause.kind = 'task'
-          and queue_pause.queue_id = capture.queue_id
+          and queue_pause.queue_id = settle_and_capture.queue_id
           and queue_pause.resumed_at is null
     ) then
         return;
@@ -405,12 +438,12 @@ begin
 
     -- What timed out comes first, longest overdue first. A timed-out task without another retry
     -- becomes a dead letter, and does not count.
-    if capture.since is null then
+    if settle_and_capture.since is null then
         select array_agg(held.id) into chosen
         from (
             select task.id
             from lock.task
-            where task.queue_id = capture.queue_id
+            where task.queue_id = settle_and_capture.queue_id
               and task.status = 'in_progress'
               and task.deadline <= began
             order by task.deadline
@@ -426,19 +459,19 @@ begin
                 message = 'not settled within its timeout',
                 changed_at = began
             where task.id = any (chosen)
-              and task.queue_id = capture.queue_id
-              and (task.retries_left = 0 or task.retries_left is null and task.tries >= capture.max_tries);
+              and task.queue_id = settle_and_capture.queue_id
+              and (task.retries_left = 0 or task.retries_left is null and task.tries >= settle_and_capture.max_tries);
         end if;
     end if;
 
-    foreach wanted in array ('{in_progress}' || capture.statuses)::lock.task_status[] loop
+    foreach wanted in array ('{in_progress}' || settle_and_capture.statuses)::lock.task_status[] loop
         -- The oldest of this status, along an index that holds nothing else.
         if wanted <> 'in_progress' then
             select array_agg(held.id) into chosen
             from (
                 select task.id
                 from lock.task
-                where task.queue_id = capture.queue_id
+                where task.queue_id = settle_and_capture.queue_id
                   and task.status = wanted
                   and task.status <> 'in_progress'
                   and task.retries_left is distinct from 0
@@ -459,10 +492,10 @@ begin
                     tries = task.tries + 1,
                     retries_left = task.retries_left - 1,
                     deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
-                    owner = capture.owner,
+                    owner = settle_and_capture.owner,
                     changed_at = began
                 where task.id = any (chosen)
-                  and task.queue_id = capture.queue_id
+                  and task.queue_id = settle_and_capture.queue_id
                   and task.status = wanted
                 returning task.*
             )
@@ -473,6 +506,55 @@ begin
         left_over := left_over - moved;
         exit when left_over = 0;
     end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.settle_and_capture(
+    text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz,
+    interval, interval, integer
+) is
+    'Settles a worker''s last batch, leaving out what is stale. Then it captures the next as '
+    'lock.capture does, and returns that; max 0: captures nothing. One round trip and one commit '
+    'for both, and no deadlock between workers. ids, attempts: as captured. results: one for each '
+    'id. delays and messages, as in lock.set_status: one for each id, or null. It does what the '
+    'results say. new: as if the task had not been captured; when statuses leave out new, it gets '
+    'the first of them. done: done. failed: to be captured again after its delay, and without one '
+    'at once. dead: failed, and no capture is left. retry: failed, to be captured again after its '
+    'delay. Without a delay it pauses between shortest and longest: the pause doubles with its '
+    'tries, with jitter. A retried task without a retries_left of its own is dead after '
+    'max_tries (null: never). So is one whose time runs out. Pass empty arrays when there is '
+    'nothing to settle. Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, '
+    'longest or max_tries; then it neither settles nor captures.';
+
+-- file: sql/functions/task/capture.sql
+-- +goose StatementBegin
+-- capture is lock.settle_and_capture with nothing to settle. How no task is given to two callers
+-- stands there.
+create or replace function lock.capture(
+    max        integer,
+    queue_id   text         default 'default',
+    statuses   text[]       default '{new,failed}',
+    owner      text         default null,
+    since      timestamptz  default null,
+    max_tries  integer      default null
+)
+returns setof lock.task
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (capture.max > 0) is not true then
+        perform lock_internal.check_count(capture.max, 'max');
+    end if;
+    return query
+        select *
+        from lock.settle_and_capture(
+            '{}', '{}', '{}', capture.max, capture.queue_id, capture.statuses, capture.owner, since => capture.since,
+            max_tries => capture.max_tries
+        );
 end;
 $$;
 -- +goose StatementEnd
@@ -494,84 +576,6 @@ comment on function lock.capture(integer, text, text[], text, timestamptz, integ
     '(null: never). Errors: 22004 null max, queue_id or statuses; 22023 max or max_tries below 1, '
     'bad names; 40001 under REPEATABLE READ and SERIALIZABLE. From the state transition of the '
     'SQL locks article, whose query gives one task to two callers.';
-
--- file: sql/functions/task/settle_and_capture.sql
--- +goose StatementBegin
--- settle_and_capture is a worker's steady state in one call: it settles the last batch, then
--- captures the next.
---
--- The order matters. Settling may wait for a row that a capture has locked for a moment, and
--- capturing never waits. So no circle can close. Workers that captured first and settled later in
--- one transaction could deadlock with each other.
-create or replace function lock.settle_and_capture(
-    ids        text[],
-    attempts   bigint[],
-    results    text[],
-    max        integer,
-    queue_id   text         default 'default',
-    statuses   text[]       default '{new,failed}',
-    owner      text         default null,
-    delays     interval[]   default null,
-    messages   text[]       default null,
-    since      timestamptz  default null,
-    shortest   interval     default '1 second',
-    longest    interval     default '1 hour',
-    max_tries  integer      default 25
-)
-returns setof lock.task
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if settle_and_capture.shortest is distinct from '1 second' or settle_and_capture.longest is distinct from '1 hour' or settle_and_capture.max_tries is distinct from 25 then
-        perform lock_internal.check_interval(settle_and_capture.shortest, 'shortest', true);
-        perform lock_internal.check_interval(settle_and_capture.longest, 'longest', true);
-        perform lock_internal.check_count(settle_and_capture.max_tries, 'max_tries');
-        if settle_and_capture.longest < settle_and_capture.shortest then
-            raise exception 'longest is %, and shorter than shortest, which is %', settle_and_capture.longest, settle_and_capture.shortest
-                using errcode = 'invalid_parameter_value',
-                      hint = 'Pass the bounds of the pause between two tries.';
-        end if;
-    end if;
-    if settle_and_capture.ids is distinct from '{}' then
-        perform lock_internal.settle(
-            settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
-            settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
-            settle_and_capture.max_tries, settle_and_capture.statuses
-        );
-    end if;
-    if settle_and_capture.max = 0 then
-        perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
-        return;
-    end if;
-    return query
-        select *
-        from lock.capture(
-            settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since,
-            settle_and_capture.max_tries
-        );
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock.settle_and_capture(
-    text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz,
-    interval, interval, integer
-) is
-    'Settles a worker''s last batch, leaving out what is stale. Then it captures the next as '
-    'lock.capture does, and returns that; max 0: captures nothing. One round trip and one commit '
-    'for both, and no deadlock between workers. ids, attempts: as captured. results: one for each '
-    'id. delays and messages, as in lock.set_status: one for each id, or null. It does what the '
-    'results say. new: as if the task had not been captured; when statuses leave out new, it gets '
-    'the first of them. done: done. failed: to be captured again after its delay, and without one '
-    'at once. dead: failed, and no capture is left. retry: failed, to be captured again after its '
-    'delay. Without a delay it pauses between shortest and longest: the pause doubles with its '
-    'tries, with jitter. A retried task without a retries_left of its own is dead after '
-    'max_tries. So is one whose time runs out. Pass empty arrays when there is nothing to settle. '
-    'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or '
-    'max_tries; then it neither settles nor captures.';
 
 -- file: sql/functions/task/next_task_in.sql
 -- +goose StatementBegin
@@ -857,6 +861,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 begin
     if (
@@ -879,7 +884,10 @@ begin
     if not found then
         return false;
     end if;
-    perform lock_internal.wake('lock_task', create_task.queue_id);
+    -- lock_internal.wake without its note, which costs a single task more than it saves. The insert
+    -- has given the transaction its id.
+    perform pg_notify('lock_task', create_task.queue_id)
+    from lock_internal.must_notify('lock_task', create_task.queue_id);
     return true;
 end;
 $$;
@@ -1437,6 +1445,11 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 begin
     if set_statuses.ids is null then
@@ -1542,11 +1555,11 @@ drop function if exists lock.await_task(text[], bigint[], text[], integer, text,
 -- gone: sql/functions/task/next_task_in.sql
 drop function if exists lock.next_task_in(text, text[]);
 
--- gone: sql/functions/task/settle_and_capture.sql
-drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer);
-
 -- gone: sql/functions/task/capture.sql
 drop function if exists lock.capture(integer, text, text[], text, timestamptz, integer);
+
+-- gone: sql/functions/task/settle_and_capture.sql
+drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer);
 
 -- gone: sql/functions/task/settle.sql
 drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[], text[], interval, interval, integer, text[]);

@@ -406,7 +406,7 @@ func (c *checker) call(n *pg_query.FuncCall) {
 			c.refuse("blocking pids", "%s", name)
 		}
 	case "pg_notify":
-		if !strings.Contains(c.body, "yb_enable_listen_notify") {
+		if !strings.Contains(c.body, "yb_enable_listen_notify") && !strings.Contains(c.body, "from lock_internal.must_notify(") {
 			c.refuse("unguarded notify", "pg_notify")
 		}
 	case "set_config":

@@ -17,6 +17,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 begin
     if (
@@ -39,7 +40,10 @@ begin
     if not found then
         return false;
     end if;
-    perform lock_internal.wake('lock_task', create_task.queue_id);
+    -- lock_internal.wake without its note, which costs a single task more than it saves. The insert
+    -- has given the transaction its id.
+    perform pg_notify('lock_task', create_task.queue_id)
+    from lock_internal.must_notify('lock_task', create_task.queue_id);
     return true;
 end;
 $$;

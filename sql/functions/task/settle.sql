@@ -2,7 +2,8 @@
 -- returns how many.
 --
 -- The statement that writes compares the attempt, so a worker that was taken over changes nothing.
--- Two calls that settle the same tasks go through them in the same order.
+-- Two calls that settle the same tasks go through them in the same order. The callers' settings
+-- make its plan.
 --
 -- new gives a task back to callers that capture from statuses. It gets the first of these when new
 -- is not among them. dead is failed with no capture left. retry is failed with a pause that grows
@@ -24,18 +25,13 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 declare
     given    constant integer := cardinality(settle.ids);
     back     text := 'new';
     settled  bigint;
 begin
-    if (given = 1 and octet_length(settle.ids[1]) between 1 and 1024) is not true then
+    if array_ndims(settle.ids) is distinct from 1 then
         perform lock_internal.check_ids(settle.ids);
     end if;
     if (octet_length(settle.queue_id) between 1 and 1024) is not true then
@@ -83,7 +79,7 @@ begin
             when 'done' then task.retries_left
             when 'new' then task.retries_left + 1
             when 'dead' then 0
-            when 'retry' then case when task.retries_left is not null or task.tries < settle.max_tries then task.retries_left else 0 end
+            when 'retry' then case when task.retries_left is not null or coalesce(task.tries < settle.max_tries, true) then task.retries_left else 0 end
             else task.retries_left
         end,
         available_at = (lock_internal.utc(clock_timestamp()) + case
@@ -106,6 +102,10 @@ begin
       and task.attempt = result.attempt
       and task.status = 'in_progress';
     get diagnostics settled = row_count;
+    -- An id that is bad settles nothing, and one that is given twice settles one row.
+    if settled < given then
+        perform lock_internal.check_ids(settle.ids);
+    end if;
     if settled > 0 and settle.results && '{new,failed,retry}' then
         perform lock_internal.wake('lock_task', settle.queue_id);
     end if;

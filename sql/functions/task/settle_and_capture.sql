@@ -1,9 +1,22 @@
 -- settle_and_capture is a worker's steady state in one call: it settles the last batch, then
--- captures the next.
+-- captures the next. It gives each attempt of a task to one caller only.
 --
--- The order matters. Settling may wait for a row that a capture has locked for a moment, and
--- capturing never waits. So no circle can close. Workers that captured first and settled later in
--- one transaction could deadlock with each other.
+-- One statement chooses a row and locks it (for update skip locked). The row stays locked until the
+-- update. So a capture skips a row that another capture is taking. A row that another capture has
+-- just taken fails the statement's recheck: its status has changed. Under READ COMMITTED the
+-- recheck may leave a stray lock on such a row until the transaction ends. The row's new owner,
+-- when it settles, then waits for us. Hence settling comes before capturing, and nothing that waits
+-- comes after it. So no circle can close. Under REPEATABLE READ and SERIALIZABLE such a row is
+-- 40001.
+--
+-- While an old snapshot is open, the index entries of tasks long gone cannot be removed. A look
+-- from the beginning reads through them all. since is for callers that know how far they have come.
+-- A task can still turn up behind it: after a rollback, a long transaction, or with an earlier
+-- available_at. A look without since finds it. That look also finds what timed out: a deadline says
+-- nothing about available_at.
+--
+-- Plans are kept for a session and must be right for every size of the table: hence the settings.
+-- lock_internal.settle runs under them, too.
 create or replace function lock.settle_and_capture(
     ids        text[],
     attempts   bigint[],
@@ -24,17 +37,31 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
+declare
+    began      timestamptz;
+    mark       constant timestamptz := coalesce(settle_and_capture.since, '-infinity');
+    wanted     lock.task_status;
+    left_over  integer := settle_and_capture.max;
+    chosen     text[];
+    moved      integer;
 begin
-    if settle_and_capture.shortest is distinct from '1 second' or settle_and_capture.longest is distinct from '1 hour' or settle_and_capture.max_tries is distinct from 25 then
+    if settle_and_capture.shortest is distinct from '1 second' or settle_and_capture.longest is distinct from '1 hour' then
         perform lock_internal.check_interval(settle_and_capture.shortest, 'shortest', true);
         perform lock_internal.check_interval(settle_and_capture.longest, 'longest', true);
-        perform lock_internal.check_count(settle_and_capture.max_tries, 'max_tries');
         if settle_and_capture.longest < settle_and_capture.shortest then
             raise exception 'longest is %, and shorter than shortest, which is %', settle_and_capture.longest, settle_and_capture.shortest
                 using errcode = 'invalid_parameter_value',
                       hint = 'Pass the bounds of the pause between two tries.';
         end if;
+    end if;
+    if settle_and_capture.max_tries < 1 then
+        perform lock_internal.check_count(settle_and_capture.max_tries, 'max_tries');
     end if;
     if settle_and_capture.ids is distinct from '{}' then
         perform lock_internal.settle(
@@ -47,12 +74,99 @@ begin
         perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
         return;
     end if;
-    return query
-        select *
-        from lock.capture(
-            settle_and_capture.max, settle_and_capture.queue_id, settle_and_capture.statuses, settle_and_capture.owner, settle_and_capture.since,
-            settle_and_capture.max_tries
-        );
+    began := clock_timestamp();
+    if (
+        settle_and_capture.max > 0 and octet_length(settle_and_capture.queue_id) between 1 and 1024
+        and cardinality(settle_and_capture.statuses) > 0 and settle_and_capture.statuses <@ '{new,done,failed}'
+        and coalesce(octet_length(settle_and_capture.owner), 1) between 1 and 1024
+    ) is not true then
+        perform lock_internal.check_count(settle_and_capture.max, 'max');
+        perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
+        perform lock_internal.check_statuses(settle_and_capture.statuses);
+        perform lock_internal.check_id(settle_and_capture.owner, 'owner');
+    end if;
+
+    -- One descent of an index that holds only what is paused.
+    if exists (
+        select
+        from lock.queue_pause
+        where queue_pause.kind = 'task'
+          and queue_pause.queue_id = settle_and_capture.queue_id
+          and queue_pause.resumed_at is null
+    ) then
+        return;
+    end if;
+
+    -- What timed out comes first, longest overdue first. A timed-out task without another retry
+    -- becomes a dead letter, and does not count.
+    if settle_and_capture.since is null then
+        select array_agg(held.id) into chosen
+        from (
+            select task.id
+            from lock.task
+            where task.queue_id = settle_and_capture.queue_id
+              and task.status = 'in_progress'
+              and task.deadline <= began
+            order by task.deadline
+            limit left_over
+            for update skip locked
+        ) as held;
+        if chosen is not null then
+            update lock.task
+            set status = 'failed',
+                retries_left = 0,
+                available_at = began,
+                deadline = null,
+                message = 'not settled within its timeout',
+                changed_at = began
+            where task.id = any (chosen)
+              and task.queue_id = settle_and_capture.queue_id
+              and (task.retries_left = 0 or task.retries_left is null and task.tries >= settle_and_capture.max_tries);
+        end if;
+    end if;
+
+    foreach wanted in array ('{in_progress}' || settle_and_capture.statuses)::lock.task_status[] loop
+        -- The oldest of this status, along an index that holds nothing else.
+        if wanted <> 'in_progress' then
+            select array_agg(held.id) into chosen
+            from (
+                select task.id
+                from lock.task
+                where task.queue_id = settle_and_capture.queue_id
+                  and task.status = wanted
+                  and task.status <> 'in_progress'
+                  and task.retries_left is distinct from 0
+                  and task.available_at between mark and began
+                order by task.available_at
+                limit left_over
+                for update skip locked
+            ) as held;
+        end if;
+        continue when chosen is null;
+
+        -- They are the caller's.
+        return query
+            with taken as (
+                update lock.task
+                set status = 'in_progress',
+                    attempt = task.attempt + 1,
+                    tries = task.tries + 1,
+                    retries_left = task.retries_left - 1,
+                    deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
+                    owner = settle_and_capture.owner,
+                    changed_at = began
+                where task.id = any (chosen)
+                  and task.queue_id = settle_and_capture.queue_id
+                  and task.status = wanted
+                returning task.*
+            )
+            select taken.*
+            from taken
+            order by taken.available_at;
+        get diagnostics moved = row_count;
+        left_over := left_over - moved;
+        exit when left_over = 0;
+    end loop;
 end;
 $$;
 
@@ -69,6 +183,6 @@ comment on function lock.settle_and_capture(
     'at once. dead: failed, and no capture is left. retry: failed, to be captured again after its '
     'delay. Without a delay it pauses between shortest and longest: the pause doubles with its '
     'tries, with jitter. A retried task without a retries_left of its own is dead after '
-    'max_tries. So is one whose time runs out. Pass empty arrays when there is nothing to settle. '
-    'Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or '
-    'max_tries; then it neither settles nor captures.';
+    'max_tries (null: never). So is one whose time runs out. Pass empty arrays when there is '
+    'nothing to settle. Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, '
+    'longest or max_tries; then it neither settles nor captures.';

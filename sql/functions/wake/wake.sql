@@ -26,26 +26,13 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    note    constant text := concat_ws(' ', pg_current_xact_id(), extract(epoch from transaction_timestamp()), wake.channel, wake.queue_id);
-    moment  constant timestamptz := clock_timestamp();
+    note  constant text := concat_ws(' ', pg_current_xact_id(), extract(epoch from transaction_timestamp()), wake.channel, wake.queue_id);
 begin
     if current_setting('lock.woken', true) = note then
         return;
-    elsif lock_internal.is_yugabyte() then
-        if current_setting('yb_enable_listen_notify', true) is distinct from 'off' then
-            perform pg_notify(wake.channel, wake.queue_id);
-        end if;
-    elsif current_setting('transaction_isolation') <> 'read committed'
-        or exists (
-            select
-            from lock.idle_worker
-            where idle_worker.channel = wake.channel
-              and idle_worker.queue_id = wake.queue_id
-              and idle_worker.until > moment
-        )
-    then
-        perform pg_notify(wake.channel, wake.queue_id);
     end if;
+    perform pg_notify(wake.channel, wake.queue_id)
+    from lock_internal.must_notify(wake.channel, wake.queue_id);
     perform set_config('lock.woken', note, true);
 end;
 $$;
