@@ -16,8 +16,7 @@ var behind = map[string]string{
 	"wal": "Behind those that delete what is done: ours keeps it, with an index for those who capture it again.\n" +
 		"pgmq's archive keeps it, too.",
 	"create": "Behind a plain insert: ours checks what is given, refuses a name that is taken, and looks whom to wake.",
-	"start":  "Behind plain SQL: its worker sleeps until the notification and runs one statement. Ours also says\nthat it is busy again.",
+	"start":  "Behind plain SQL: its worker runs one bare statement. Ours also looks whether the queue is paused,\nand what has timed out; after a sleep none of that is in the processor's caches.",
 	"growth": "Behind plain SQL, which checks nothing.",
-	"held": "Behind: each of our four workers looks for itself, and each look passes the rows of tasks that are\n" +
-		"done and cannot be removed. The others fetch in one place for all their workers, or delete. The\nworkers have been made to wade less since this run.",
+	"held":   "Behind in size: ours keeps what is done in the table, with its name and its times.",
 }

@@ -39,27 +39,32 @@ func ourTasks() *queue {
 			_, err := conn.Exec(ctx, "select lock.create_task('task ' || nextval('task_number'), payload => $1)", payload(sent))
 			return err
 		},
+		// In SQL, as those of the neighbours whose SQL is measured: with what a worker needs of a task.
 		step: func(conn *pgx.Conn) step {
-			q := db.New(conn)
-			next := db.SettleAndCaptureParams{
-				Ids: []string{}, Attempts: []int64{}, Results: []string{}, QueueID: "default", Statuses: []string{"new", "failed"},
-				Shortest: time.Second, Longest: time.Hour, MaxTries: 25,
+			const settleAndCapture = "select id, attempt, payload, available_at from lock.settle_and_capture($1, $2, $3, $4, since => $5)"
+			type task struct {
+				ID          string
+				Attempt     int64
+				Payload     []byte
+				AvailableAt time.Time
 			}
+			ids, attempts, results := []string{}, []int64{}, []string{}
+			var since *time.Time
 			return func(ctx context.Context, size int) (int, error) {
-				next.Max = int32(size)
 				for {
-					tasks, err := q.SettleAndCapture(ctx, next)
+					rows, _ := conn.Query(ctx, settleAndCapture, ids, attempts, results, size, since)
+					tasks, err := pgx.CollectRows(rows, pgx.RowToStructByPos[task])
 					if err != nil {
 						return 0, err
 					}
-					again := len(tasks) == 0 && next.Since != nil
-					next.Ids, next.Attempts, next.Results, next.Since = next.Ids[:0], next.Attempts[:0], next.Results[:0], nil
+					again := len(tasks) == 0 && since != nil
+					ids, attempts, results, since = ids[:0], attempts[:0], results[:0], nil
 					for _, task := range tasks {
-						next.Ids, next.Attempts, next.Results = append(next.Ids, task.ID), append(next.Attempts, task.Attempt), append(next.Results, "done")
+						ids, attempts, results = append(ids, task.ID), append(attempts, task.Attempt), append(results, "done")
 					}
 					// As locks.WorkTasks does: from where the last full batch ended, else from the beginning.
 					if len(tasks) == size {
-						next.Since = &tasks[size-1].AvailableAt
+						since = &tasks[size-1].AvailableAt
 					}
 					if !again {
 						return len(tasks), nil

@@ -54,9 +54,12 @@ func (l *lab) measure(ctx context.Context, r *row) error {
 		steps = 1
 	}
 	before := used()
-	for range done.Rounds {
+	for round := range done.Rounds {
 		for step := range steps {
-			for i, e := range r.entries {
+			// Each round begins with another: who comes after a heavy neighbour has a slower disk.
+			for n := range r.entries {
+				i := (n + round) % len(r.entries)
+				e := r.entries[i]
 				values, err := e.run(ctx, step)
 				if err != nil {
 					return fmt.Errorf("%s: %w", e.name, err)
