@@ -377,21 +377,24 @@ func (w *taskWorker) capture(free int, finished []taskResult) ([]db.Task, error)
 // settle settles finished, the first of those that are, and captures at most so many.
 func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures int, since *time.Time) ([]db.Task, error) {
 	params := db.SettleAndCaptureParams{
-		Ids: []string{}, Attempts: []int64{}, Results: []string{}, Delays: []time.Duration{}, Messages: []string{},
+		Ids: []string{}, Attempts: []int64{}, Results: []string{},
 		Max: int32(min(captures, 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner, Since: since,
 		Shortest: w.ShortestPause, Longest: w.LongestPause, MaxTries: int32(min(max(w.MaxTries, 0), 1<<31-1)),
 	}
-	newest := map[string]int64{}
+	newest, failed := map[string]int64{}, false
 	for _, f := range finished {
 		newest[f.task.ID] = max(newest[f.task.ID], f.task.Attempt)
+		failed = failed || f.delay != 0 || f.message != ""
 	}
 	for _, f := range finished {
 		if f.task.Attempt < newest[f.task.ID] { // It timed out, and was captured here once more.
 			continue
 		}
 		params.Ids, params.Attempts = append(params.Ids, f.task.ID), append(params.Attempts, f.task.Attempt)
-		params.Results, params.Delays = append(params.Results, f.result), append(params.Delays, f.delay)
-		params.Messages = append(params.Messages, f.message)
+		params.Results = append(params.Results, f.result)
+		if failed {
+			params.Delays, params.Messages = append(params.Delays, f.delay), append(params.Messages, f.message)
+		}
 	}
 	tasks, err := w.q.SettleAndCapture(ctx, params)
 	if err == nil {

@@ -24,12 +24,14 @@ begin
         octet_length(create_task.id) between 1 and 1024 and octet_length(create_task.queue_id) between 1 and 1024
         and create_task.status <> 'in_progress' and coalesce(create_task.retries_left, 0) >= 0
         and coalesce(isfinite(create_task.available_at), true)
+        and coalesce(
+            create_task.timeout > interval '0' and create_task.timeout < interval '30 days'
+            and extract(year from create_task.timeout) = 0 and extract(month from create_task.timeout) = 0,
+            create_task.timeout is null
+        )
     ) is not true then
         perform lock_internal.check_id(create_task.id, 'id');
-        perform lock_internal.check_task(create_task.queue_id, create_task.status, create_task.retries_left, null, create_task.available_at);
-    end if;
-    if create_task.timeout is not null then
-        perform lock_internal.check_interval(create_task.timeout, 'timeout', true);
+        perform lock_internal.check_task(create_task.queue_id, create_task.status, create_task.retries_left, create_task.timeout, create_task.available_at);
     end if;
     insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
     values (

@@ -31,44 +31,53 @@ declare
     back     text := 'new';
     settled  bigint;
 begin
-    if array_ndims(settle.ids) is distinct from 1 then
-        perform lock_internal.check_ids(settle.ids);
-    end if;
-    if (octet_length(settle.queue_id) between 1 and 1024) is not true then
-        perform lock_internal.check_id(settle.queue_id, 'queue_id');
-    end if;
-    if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays), array_ndims(settle.messages)) > 1 then
-        raise exception 'attempts, results, delays and messages must have one dimension'
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass arrays of the same length.';
-    elsif settle.attempts is null or array_position(settle.attempts, null) is not null
-        or settle.results is null or array_position(settle.results, null) is not null
-    then
-        raise exception 'attempts, results and their elements must not be null'
-            using errcode = 'null_value_not_allowed',
-                  hint = 'Pass the attempt that lock.capture returned for each id, and new, done, failed, dead or retry.';
-    elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given
-        or cardinality(settle.delays) <> given or cardinality(settle.messages) <> given
-    then
-        raise exception '% ids, % attempts, % results, % delays and % messages', given, cardinality(settle.attempts), cardinality(settle.results),
-                coalesce(cardinality(settle.delays), given), coalesce(cardinality(settle.messages), given)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Pass arrays of the same length.';
-    elsif not settle.results <@ '{new,done,failed,dead,retry}' then
-        raise exception 'a task is settled as new, done, failed, dead or retry, not as %', left(settle.results::text, 60)
-            using errcode = 'invalid_parameter_value',
-                  hint = 'Use lock.extend_task to hold a task for longer.';
-    end if;
-    if settle.delays is not null then
-        perform lock_internal.check_interval(delay, 'delay', true)
-        from unnest(settle.delays) as delay
-        where delay <> interval '0';
-    end if;
+    -- Most calls are right at one look.
+    if (
+        array_ndims(settle.ids) = 1 and octet_length(settle.queue_id) between 1 and 1024
+        and greatest(array_ndims(settle.attempts), array_ndims(settle.results)) = 1
+        and cardinality(settle.attempts) = given and array_position(settle.attempts, null) is null
+        and cardinality(settle.results) = given and settle.results <@ '{new,done,failed,dead,retry}'
+        and settle.delays is null and settle.messages is null and settle.statuses = '{new,failed}'
+    ) is not true then
+        if array_ndims(settle.ids) is distinct from 1 then
+            perform lock_internal.check_ids(settle.ids);
+        end if;
+        if (octet_length(settle.queue_id) between 1 and 1024) is not true then
+            perform lock_internal.check_id(settle.queue_id, 'queue_id');
+        end if;
+        if greatest(array_ndims(settle.attempts), array_ndims(settle.results), array_ndims(settle.delays), array_ndims(settle.messages)) > 1 then
+            raise exception 'attempts, results, delays and messages must have one dimension'
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass arrays of the same length.';
+        elsif settle.attempts is null or array_position(settle.attempts, null) is not null
+            or settle.results is null or array_position(settle.results, null) is not null
+        then
+            raise exception 'attempts, results and their elements must not be null'
+                using errcode = 'null_value_not_allowed',
+                      hint = 'Pass the attempt that lock.capture returned for each id, and new, done, failed, dead or retry.';
+        elsif cardinality(settle.attempts) <> given or cardinality(settle.results) <> given
+            or cardinality(settle.delays) <> given or cardinality(settle.messages) <> given
+        then
+            raise exception '% ids, % attempts, % results, % delays and % messages', given, cardinality(settle.attempts), cardinality(settle.results),
+                    coalesce(cardinality(settle.delays), given), coalesce(cardinality(settle.messages), given)
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Pass arrays of the same length.';
+        elsif not settle.results <@ '{new,done,failed,dead,retry}' then
+            raise exception 'a task is settled as new, done, failed, dead or retry, not as %', left(settle.results::text, 60)
+                using errcode = 'invalid_parameter_value',
+                      hint = 'Use lock.extend_task to hold a task for longer.';
+        end if;
+        if settle.delays is not null then
+            perform lock_internal.check_interval(delay, 'delay', true)
+            from unnest(settle.delays) as delay
+            where delay <> interval '0';
+        end if;
 
-    if settle.statuses is distinct from '{new,failed}' then
-        perform lock_internal.check_statuses(settle.statuses);
-        if 'new' <> all (settle.statuses) then
-            back := settle.statuses[array_lower(settle.statuses, 1)];
+        if settle.statuses is distinct from '{new,failed}' then
+            perform lock_internal.check_statuses(settle.statuses);
+            if 'new' <> all (settle.statuses) then
+                back := settle.statuses[array_lower(settle.statuses, 1)];
+            end if;
         end if;
     end if;
 
