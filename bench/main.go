@@ -91,7 +91,7 @@ func run(ctx context.Context) error {
 			continue
 		}
 		if err := l.measure(ctx, &r); err != nil {
-			return fmt.Errorf("%s: %w", r.ID, err)
+			return errors.Join(fmt.Errorf("%s: %w", r.ID, err), os.MkdirAll("out", 0o755), l.result.save("out")) // of an hour's work
 		}
 	}
 	l.result.Took = time.Since(began).Round(time.Second).String()
