@@ -100,7 +100,7 @@ func open(ctx context.Context, nothing bool) (_ *lab, err error) {
 		}
 		l.queues[q.id] = q
 	}
-	l.queues["quiet"], l.queues["notify"] = quietTasks(), notifyingTasks()
+	l.queues["endless"], l.queues["quiet"], l.queues["notify"] = endlessTasks(), quietTasks(), notifyingTasks()
 	l.result.Versions["pgx"] = moduleVersion("github.com/jackc/pgx/v5")
 	return l, nil
 }

@@ -31,12 +31,12 @@ func ourTasks() *queue {
 			return l.exec(ctx, "locks", "create sequence task_number cache 100", quietCreateTask)
 		},
 		empty:    "truncate lock.task",
-		fill:     "insert into lock.task (id) select 'task ' || nextval('task_number') from generate_series(1, $1::integer)",
+		fill:     "insert into lock.task (id, timeout) select 'task ' || nextval('task_number'), '5 minutes' from generate_series(1, $1::integer)",
 		finished: "insert into lock.task (id, status, attempt) select 'task ' || nextval('task_number'), 'done', 1 from generate_series(1, $1::integer)",
 		left:     "select exists (select from lock.task where status in ('new', 'in_progress'))",
 		sizes:    "pg_total_relation_size('lock.task')",
 		create: func(ctx context.Context, conn *pgx.Conn, sent int64) error {
-			_, err := conn.Exec(ctx, "select lock.create_task('task ' || nextval('task_number'), payload => $1)", payload(sent))
+			_, err := conn.Exec(ctx, "select lock.create_task('task ' || nextval('task_number'), timeout => '5 minutes', payload => $1)", payload(sent))
 			return err
 		},
 		// In SQL, as those of the neighbours whose SQL is measured: with what a worker needs of a task.
@@ -108,9 +108,18 @@ func quietTasks() *queue {
 	q := ourTasks()
 	q.name, q.lacks, q.work = "locks, without its wake-up", "idle workers find new tasks late", nil
 	q.create = func(ctx context.Context, conn *pgx.Conn, sent int64) error {
-		_, err := conn.Exec(ctx, "select lock.quiet_create_task('task ' || nextval('task_number'), payload => $1)", payload(sent))
+		_, err := conn.Exec(ctx, "select lock.quiet_create_task('task ' || nextval('task_number'), timeout => '5 minutes', payload => $1)", payload(sent))
 		return err
 	}
+	return q
+}
+
+// endlessTasks have no timeout: the index of deadlines stays empty.
+func endlessTasks() *queue {
+	q := ourTasks()
+	q.id, q.name = "endless", "locks, tasks without a timeout"
+	q.lacks = "a dead worker's task stays in progress until somebody settles it"
+	q.fill = "insert into lock.task (id) select 'task ' || nextval('task_number') from generate_series(1, $1::integer)"
 	return q
 }
 

@@ -254,7 +254,7 @@ func (l *lab) rows(growthSizes []int) []row {
 			}),
 
 		of(row{ID: "capture", Title: "Tasks captured and settled", About: "No-op tasks, 8 connections.", Columns: columns("/s", "one by one", "batches of 10", "batches of 100")},
-			steps("locks", "plain", "pgmq delete", "pgmq archive", "pgmq two calls"),
+			steps("locks", "endless", "plain", "pgmq delete", "pgmq archive", "pgmq two calls"),
 			func(ctx context.Context, q *queue, column int) ([]float64, error) {
 				size := []int{1, 10, 100}[column]
 				if err := l.refill(ctx, q, int([]float64{8_000, 40_000, 100_000}[column]*seconds)); err != nil {
@@ -288,7 +288,7 @@ func (l *lab) rows(growthSizes []int) []row {
 			}),
 		of(row{ID: "wal", Title: "WAL a task", About: "In batches of 10, or everybody's own. No full pages are in it.", rounds: 3, whole: true,
 			Columns: []column{{"captured and settled", "B", true}, {"created, too", "B", true}}},
-			l.having(nil, everyQueue...),
+			l.having(nil, slices.Insert(slices.Clone(everyQueue), 1, "endless")...),
 			func(ctx context.Context, q *queue, _ int) ([]float64, error) {
 				n := max(2000, int(7_000*seconds))
 				if err := l.refill(ctx, q, 0); err != nil {
