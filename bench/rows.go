@@ -371,15 +371,19 @@ func (l *lab) rows(growthSizes []int) []row {
 
 	loaded := []column{{Name: "started", Unit: "/s"}, {"p99 to the start", "ms", true}, {"tables in the end", "MB", true}}
 	all := l.having(func(q *queue) bool { return q.work != nil }, "locks", "notify", "pgmq archive", "river", "graphile")
+	lasts := 20 * *duration
+	if *duration >= time.Second {
+		lasts *= 5
+	}
 	rows = append(rows, of(row{ID: "held", Title: "A held snapshot", whole: true, rounds: 1, Columns: loaded,
-		About: fmt.Sprintf("%d tasks a second for %s, autovacuum on, under a snapshot from before. The last fifth counts.", *rate, 100**duration)},
+		About: fmt.Sprintf("%d tasks a second for %s, autovacuum on, under a snapshot from before. The last fifth counts.", *rate, lasts)},
 		all, func(ctx context.Context, q *queue, _ int) ([]float64, error) {
 			release, err := l.holdSnapshot(ctx, q.database)
 			if err != nil {
 				return nil, err
 			}
 			defer release()
-			return l.load(ctx, q, 100**duration)
+			return l.load(ctx, q, lasts)
 		}))
 	if *steady > 0 {
 		rows = append(rows, of(row{ID: "steady", Title: "Steady load", whole: true, rounds: 1, Columns: loaded,
