@@ -110,5 +110,10 @@ func machine() string {
 	memory, _ := os.ReadFile("/proc/meminfo")
 	var kilobytes float64
 	fmt.Sscanf(string(memory), "MemTotal: %f", &kilobytes)
-	return fmt.Sprintf("%d cores of %s, %.0f GB", runtime.NumCPU(), model, kilobytes/(1<<20))
+	all := fmt.Sprintf("%d cores of %s, %.0f GB", runtime.NumCPU(), model, kilobytes/(1<<20))
+	// In a virtual machine this decides what it costs to wake a process.
+	if text, err := os.ReadFile("/sys/module/haltpoll/parameters/guest_halt_poll_ns"); err == nil {
+		all += ", `guest_halt_poll_ns=" + strings.TrimSpace(string(text)) + "`"
+	}
+	return all
 }

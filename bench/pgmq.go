@@ -17,7 +17,7 @@ func pgmqTasks(path, how string) *queue {
 		lacks:    "a stale worker's completion is not refused; nobody is woken; no history",
 		empty:    "truncate pgmq.q_tasks, pgmq.a_tasks",
 		fill:     "select count(*) from pgmq.send_batch('tasks', array(select '{}'::jsonb from generate_series(1, $1::integer)))",
-		finished: "insert into pgmq.a_tasks (msg_id, enqueued_at, vt, message) select -n, now(), now(), '{}' from generate_series(1, $1::integer) n",
+		finished: "insert into pgmq.a_tasks (msg_id, enqueued_at, vt, message) select least((select min(msg_id) from pgmq.a_tasks), 0) - n, now(), now(), '{}' from generate_series(1, $1::integer) n",
 		sizes:    "pg_total_relation_size('pgmq.q_tasks') + pg_total_relation_size('pgmq.a_tasks')",
 	}
 	switch how {

@@ -545,6 +545,29 @@ func TestWakeProtocol(t *testing.T) {
 		answers(worker, true, open, idOf(producer))
 		producer.exec("commit")
 	})
+	for _, broken := range []bool{false, true} {
+		name := "create_task looks after it has waited for its id"
+		if broken {
+			name = "the checker catches a create_task that looks before"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, _, worker := start(t)
+			first, second := e.session(t), e.session(t)
+			if broken {
+				const look = "perform pg_notify('lock_task', create_task.queue_id)\n    from lock_internal.must_notify('lock_task', create_task.queue_id);"
+				mutate(t, e, "create_task", look, "", "    insert into lock.task", "    "+look+"\n    insert into lock.task")
+			}
+			first.exec("begin; select lock.create_task('a', 'q')")
+			creating := second.start("select lock.create_task('a', 'q')").blocked()
+			worker.exec(idle)
+			first.exec("rollback")
+			creating.ends()
+			if notified(t, worker) == broken {
+				t.Errorf("notified: %v", !broken)
+			}
+		})
+	}
 	t.Run("no setting of a session keeps a wake-up back", func(t *testing.T) {
 		t.Parallel()
 		_, producer, worker := start(t)
