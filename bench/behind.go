@@ -2,7 +2,7 @@ package main
 
 // behind says for each row why ours is behind a neighbour. It is shown where the figures say that it is.
 var behind = map[string]string{
-	"exclusive": "Behind with one client: redsync's server writes nothing down between its two answers. Ours begins\nand ends a transaction of PostgreSQL.",
+	"exclusive": "Behind redsync: its server only keeps a name until it is told otherwise. Ours begins and ends a\ntransaction of PostgreSQL, whose end nobody's death can hold up.",
 	"fairness":  "Behind the bare lock: a call that has to wait enters a second function, which records the name and\nbounds the wait.",
 	"mixed":     "Behind the bare lock: a call that has to wait enters a second function, which records the name and\nbounds the wait.",
 	"mutex": "Behind: the bare statements check nothing. A function that ordinary roles may call (security\n" +
@@ -12,6 +12,7 @@ var behind = map[string]string{
 	"lease": "Behind: the bare statements check nothing, have no permits, and never say why a lease is lost.",
 	"capture": "Behind plain SQL, and in batches pgmq: both forget a task that is done, or move it where no capture\n" +
 		"finds it. Ours keeps it in place, with a name of its user's, an attempt that refuses late\nsettlements, and an index for those who capture done tasks again.",
+	"work":         "Behind graphile-worker: it compares no attempt, deletes what is done, and a crash loses the completions of\na batch.",
 	"network-task": "Behind plain SQL and pgmq for the same reasons as without a network.",
 	"wal": "Behind those that delete what is done: ours keeps it, with an index for those who capture it again.\n" +
 		"pgmq's archive keeps it, too.",
