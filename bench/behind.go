@@ -2,7 +2,7 @@ package main
 
 // behind says for each row why ours is behind a neighbour. It is shown where the figures say that it is.
 var behind = map[string]string{
-	"exclusive": "Behind redsync: its server only keeps a name until it is told otherwise. Ours begins and ends a\ntransaction of PostgreSQL, whose end nobody's death can hold up.",
+	"exclusive": "Behind the bare lock: it takes the same two round trips, with no closure around them. redsync, where\nit is ahead: its server only keeps a name, and ours begins and ends a transaction.",
 	"fairness":  "Behind the bare lock: a call that has to wait enters a second function, which records the name and\nbounds the wait.",
 	"mixed":     "Behind the bare lock: a call that has to wait enters a second function, which records the name and\nbounds the wait.",
 	"mutex": "Behind: the bare statements check nothing. A function that ordinary roles may call (security\n" +
@@ -16,8 +16,8 @@ var behind = map[string]string{
 	"network-task": "Behind plain SQL and pgmq for the same reasons as without a network.",
 	"wal": "Behind those that delete what is done: ours keeps it, with an index for those who capture it again.\n" +
 		"pgmq's archive keeps it, too.",
-	"create": "Behind a plain insert: ours checks what is given, refuses a name that is taken, and looks whom to wake.",
-	"start":  "Behind plain SQL: its worker runs one bare statement. Ours also looks whether the queue is paused,\nand what has timed out; after a sleep none of that is in the processor's caches.",
-	"growth": "Behind plain SQL, which checks nothing.",
-	"held":   "Behind in size: ours keeps what is done in the table, with its name and its times.",
+	"create": "Behind those that only insert: ours checks what is given, refuses a name that is taken, and looks whom to wake.",
+	"start":  "Behind those whose worker runs one bare statement. Ours also looks whether the queue is paused, and\nwhat has timed out; after a sleep none of that is in the processor's caches.",
+	"growth": "Behind plain SQL, which checks nothing. pgmq moves what is done to a table of its own.",
+	"held":   "Behind graphile-worker: it fetches in one place for all its workers. Behind in size: ours keeps what\nis done in the table, with its name and its times.",
 }

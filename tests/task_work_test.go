@@ -860,6 +860,8 @@ func TestTaskPlans(t *testing.T) {
 		for range 10 {
 			_, err = conn.Exec(ctx, "with c as materialized (select * from lock.capture(3)) select lock.settle_and_capture(array_agg(id), array_agg(attempt), array_agg('done'::text), 2) from c")
 			must(t, err)
+			_, err = conn.Exec(ctx, "with c as materialized (select * from lock.capture(1)) select lock.set_statuses(array_agg(id), array_agg(attempt), 'done') from c")
+			must(t, err)
 		}
 		return keyed, planned
 	}
@@ -869,14 +871,16 @@ func TestTaskPlans(t *testing.T) {
 			t.Errorf("%d of %d statements were planned for one call", planned, keyed)
 		}
 	})
-	t.Run("the checker catches those that are not", func(t *testing.T) {
-		t.Parallel()
-		e := open(t, advisory)
-		mutate(t, e, "settle_and_capture", " SET plan_cache_mode TO 'force_generic_plan'\n", "")
-		if keyed, planned := anew(t, e); keyed < 30 || planned == 0 {
-			t.Errorf("%d of %d statements were planned for one call", planned, keyed)
-		}
-	})
+	for _, function := range []string{"settle_and_capture", "set_statuses"} {
+		t.Run("the checker catches a "+function+" that is not", func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			mutate(t, e, function, " SET plan_cache_mode TO 'force_generic_plan'\n", "")
+			if keyed, planned := anew(t, e); keyed < 30 || planned == 0 {
+				t.Errorf("%d of %d statements were planned for one call", planned, keyed)
+			}
+		})
+	}
 }
 
 func TestTaskOldSnapshot(t *testing.T) {
