@@ -310,6 +310,28 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/wake/is_paused.sql
+-- +goose StatementBegin
+-- is_paused gives a row when a queue is paused. It costs one descent of an index that holds only
+-- what is paused.
+--
+-- A query that has it in its from clause takes it in as a part of its own plan, like must_notify.
+create or replace function lock_internal.is_paused(
+    kind      text,
+    queue_id  text
+)
+returns setof boolean
+language sql
+stable
+as $$
+    select true
+    from lock.queue_pause
+    where queue_pause.kind = is_paused.kind
+      and queue_pause.queue_id = is_paused.queue_id
+      and queue_pause.resumed_at is null;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/wake/must_notify.sql
 -- +goose StatementBegin
 -- must_notify gives a row when the producer that asks has to notify the queue's workers. What the
@@ -414,13 +436,7 @@ begin
     perform lock_internal.check_id(pause_queue.queue_id, 'queue_id');
     perform lock_internal.check_text(pause_queue.reason, 'reason');
     perform lock_internal.check_primary();
-    if exists (
-        select
-        from lock.queue_pause
-        where queue_pause.kind = pause_queue.kind
-          and queue_pause.queue_id = pause_queue.queue_id
-          and queue_pause.resumed_at is null
-    ) then
+    if exists (select from lock_internal.is_paused(pause_queue.kind, pause_queue.queue_id)) then
         return false;
     end if;
     insert into lock.queue_pause (kind, queue_id, paused_by, reason)
@@ -602,6 +618,9 @@ drop function if exists lock.open_transactions(bigint[]);
 
 -- gone: sql/functions/wake/must_notify.sql
 drop function if exists lock_internal.must_notify(text, text);
+
+-- gone: sql/functions/wake/is_paused.sql
+drop function if exists lock_internal.is_paused(text, text);
 
 -- gone: sql/functions/wake/end_look.sql
 drop function if exists lock_internal.end_look(text, text, text, boolean, interval, interval);

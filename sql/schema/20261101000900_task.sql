@@ -434,14 +434,7 @@ begin
         perform lock_internal.check_id(settle_and_capture.owner, 'owner');
     end if;
 
-    -- One descent of an index that holds only what is paused.
-    if exists (
-        select
-        from lock.queue_pause
-        where queue_pause.kind = 'task'
-          and queue_pause.queue_id = settle_and_capture.queue_id
-          and queue_pause.resumed_at is null
-    ) then
+    if exists (select from lock_internal.is_paused('task', settle_and_capture.queue_id)) then
         return;
     end if;
 
@@ -611,13 +604,7 @@ declare
 begin
     perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
     perform lock_internal.check_statuses(next_task_in.statuses);
-    if exists (
-        select
-        from lock.queue_pause
-        where queue_pause.kind = 'task'
-          and queue_pause.queue_id = next_task_in.queue_id
-          and queue_pause.resumed_at is null
-    ) then
+    if exists (select from lock_internal.is_paused('task', next_task_in.queue_id)) then
         return;
     end if;
     -- Not by min(): where the statistics are late, that reads all of a queue.

@@ -69,13 +69,7 @@ begin
           and not request.failed
           and request.request_status = 'new'
           and (request.available_at is null or request.available_at <= clock_timestamp())
-          and not exists (
-            select
-            from lock.queue_pause
-            where queue_pause.kind = 'request'
-              and queue_pause.queue_id = capture_request.queue_id
-              and queue_pause.resumed_at is null
-          )
+          and not exists (select from lock_internal.is_paused('request', capture_request.queue_id))
         order by request.queue_id, request.request_id
     loop
         continue when candidate.entity_id = any (met);

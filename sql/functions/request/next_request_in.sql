@@ -14,13 +14,7 @@ as $$
 declare
     moment  constant timestamptz := clock_timestamp();
 begin
-    if exists (
-        select
-        from lock.queue_pause
-        where queue_pause.kind = 'request'
-          and queue_pause.queue_id = next_request_in.queue_id
-          and queue_pause.resumed_at is null
-    ) then
+    if exists (select from lock_internal.is_paused('request', next_request_in.queue_id)) then
         return null;
     end if;
     return (

@@ -20,13 +20,7 @@ begin
     perform lock_internal.check_id(pause_queue.queue_id, 'queue_id');
     perform lock_internal.check_text(pause_queue.reason, 'reason');
     perform lock_internal.check_primary();
-    if exists (
-        select
-        from lock.queue_pause
-        where queue_pause.kind = pause_queue.kind
-          and queue_pause.queue_id = pause_queue.queue_id
-          and queue_pause.resumed_at is null
-    ) then
+    if exists (select from lock_internal.is_paused(pause_queue.kind, pause_queue.queue_id)) then
         return false;
     end if;
     insert into lock.queue_pause (kind, queue_id, paused_by, reason)
