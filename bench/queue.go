@@ -158,7 +158,7 @@ func (l *lab) workOff(ctx context.Context, q *queue, n int) ([]float64, error) {
 	var started atomic.Int64
 	var first atomic.Pointer[time.Time]
 	var took time.Duration
-	err := l.during(ctx, q, workers{number: 8, batch: 100, drain: true}, func(int64) {
+	err := l.during(ctx, q, workers{number: 4, batch: 1000, drain: true}, func(int64) {
 		if started.Add(1) == 1 {
 			now := time.Now()
 			first.Store(&now)
@@ -268,9 +268,9 @@ func (l *lab) produce(ctx context.Context, q *queue, producers int) (rates []flo
 	return rates, err
 }
 
-// load lets tasks come at the asked rate, and workers work. It returns what of the last fifth was started in time, a second; the 99th
+// load lets tasks come at so many a second, and workers work. It returns what of the last fifth was started in time, a second; the 99th
 // percentile of the time to its tasks' start; and the megabytes of the tables in the end.
-func (l *lab) load(ctx context.Context, q *queue, lasts time.Duration) ([]float64, error) {
+func (l *lab) load(ctx context.Context, q *queue, lasts time.Duration, rate int) ([]float64, error) {
 	if err := l.refill(ctx, q, 0); err != nil {
 		return nil, err
 	}
@@ -313,7 +313,7 @@ func (l *lab) load(ctx context.Context, q *queue, lasts time.Duration) ([]float6
 				}
 				defer conn.Release()
 				// When it is late it catches up, and the tasks count from when they were due.
-				every := time.Second * producers / time.Duration(*rate)
+				every := time.Second * producers / time.Duration(rate)
 				for due := began.Add(every * time.Duration(n) / producers); due.Before(began.Add(lasts)); due = due.Add(every) {
 					pause(working, time.Until(due))
 					if err := q.create(working, conn.Conn(), due.UnixMicro()); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // A row is one sort of work. Everybody does it in every column, in turn, round after round.
@@ -11,6 +13,7 @@ type row struct {
 	ID, Title, About string
 	Columns          []column
 	whole            bool // one run fills all columns
+	together         bool // everybody at once, instead of in turn
 	rounds           int  // at most; 0: as many as asked for
 	entries          []entry
 }
@@ -56,18 +59,27 @@ func (l *lab) measure(ctx context.Context, r *row) error {
 	before := used()
 	for round := range done.Rounds {
 		for step := range steps {
+			group, working := errgroup.WithContext(ctx)
+			if !r.together {
+				group.SetLimit(1)
+			}
 			// Each round begins with another: who comes after a heavy neighbour has a slower disk.
 			for n := range r.entries {
 				i := (n + round) % len(r.entries)
-				e := r.entries[i]
-				values, err := e.run(ctx, step)
-				if err != nil {
-					return fmt.Errorf("%s: %w", e.name, err)
-				}
-				for n, value := range values {
-					at := &done.Entries[i].Values[step+n]
-					*at = append(*at, value)
-				}
+				group.Go(func() error {
+					values, err := r.entries[i].run(working, step)
+					if err != nil {
+						return fmt.Errorf("%s: %w", r.entries[i].name, err)
+					}
+					for n, value := range values {
+						at := &done.Entries[i].Values[step+n]
+						*at = append(*at, value)
+					}
+					return nil
+				})
+			}
+			if err := group.Wait(); err != nil {
+				return err
 			}
 		}
 	}

@@ -266,7 +266,7 @@ func (l *lab) rows(growthSizes []int) []row {
 		of(row{ID: "work", Title: "Tasks by everybody's own workers", About: "A backlog of no-op tasks, with everybody's own batches.", Columns: columns("/s", "settled")},
 			l.having(nil, "locks", "river", "graphile"),
 			func(ctx context.Context, q *queue, _ int) ([]float64, error) {
-				n := int(25_000 * seconds)
+				n := int(50_000 * seconds)
 				if err := l.refill(ctx, q, n); err != nil {
 					return nil, err
 				}
@@ -383,12 +383,13 @@ func (l *lab) rows(growthSizes []int) []row {
 				return nil, err
 			}
 			defer release()
-			return l.load(ctx, q, lasts)
+			return l.load(ctx, q, lasts, *rate)
 		}))
 	if *steady > 0 {
-		rows = append(rows, of(row{ID: "steady", Title: "Steady load", whole: true, rounds: 1, Columns: loaded,
-			About: fmt.Sprintf("%d tasks a second for %s, autovacuum on. The last fifth counts. Who keeps finished tasks has larger tables.", *rate, *steady)},
-			all, func(ctx context.Context, q *queue, _ int) ([]float64, error) { return l.load(ctx, q, *steady) }))
+		each := *rate * 2 / len(all)
+		rows = append(rows, of(row{ID: "steady", Title: "Steady load", whole: true, together: true, rounds: 1, Columns: loaded,
+			About: fmt.Sprintf("%d tasks a second for each of them, all at the same time, for %s, autovacuum on. The last fifth counts. Who keeps finished tasks has larger tables.", each, *steady)},
+			all, func(ctx context.Context, q *queue, _ int) ([]float64, error) { return l.load(ctx, q, *steady, each) }))
 	}
 	return rows
 }
