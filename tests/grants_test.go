@@ -469,16 +469,26 @@ func TestIntervalCreate(t *testing.T) {
 	})
 }
 
+// A clock that stands still meets the boundary itself.
 func TestIntervalBoundary(t *testing.T) {
 	eachInterval(t, func(t *testing.T, k grantKind, e *env) {
-		answers(e.session(t), true, k.creates("'a'", "'300 microseconds'"))
-		call, stored := "("+k.asks("a", 1)+")", "select "+k.at+" from lock."+k.table
-		if gap := smallestGap(t, e, call, stored); gap != 301*time.Microsecond {
-			t.Fatalf("the smallest gap is %v", gap)
+		s := e.sessionAs(t, e.super)
+		answers(s, true, k.creates("'a'", "'300 microseconds'"))
+		e.stopClock(t, k.function())
+		grantedAt := func(microseconds int) bool {
+			k.sets(t, e, "'2020-01-01Z'")
+			at := fmt.Sprintf("2020-01-01 00:00:00.%06dZ", microseconds)
+			s.exec("set test.clock = '" + at + "'")
+			granted := get[bool](s, k.asks("a", 1))
+			answers(s, granted, fmt.Sprintf("select %s = '%s' from lock.%s", k.at, at, k.table))
+			return granted
 		}
-		mutate(t, e, k.function(), "< lock_internal.utc((", "<= lock_internal.utc((")
-		if gap := smallestGap(t, e, call, stored); gap != 300*time.Microsecond {
-			t.Fatalf("the checker does not catch <=: the smallest gap is %v", gap)
+		if grantedAt(300) || !grantedAt(301) {
+			t.Error("the interval does not end after 300 microseconds")
+		}
+		mutate(t, e, k.function(), "< lock_internal.utc(", "<= lock_internal.utc(")
+		if !grantedAt(300) {
+			t.Error("the checker does not catch a microsecond")
 		}
 	})
 }
@@ -817,30 +827,6 @@ func deniedAfterCommit(t *testing.T, e *env, sql string) (waiter *session) {
 	waiter.wroteNothing(*plan)
 	answers(waiter, false, sql)
 	return waiter
-}
-
-// smallestGap lets one caller spin on an id until it was granted 1000 times, and returns the shortest time between two grants.
-func smallestGap(t *testing.T, e *env, call, stored string) time.Duration {
-	t.Helper()
-	s := e.sessionAs(t, e.super)
-	s.exec("set synchronous_commit = off") // a commit comes between a grant and the next try
-	s.exec("create temp table if not exists gap (length interval); truncate gap")
-	s.exec(fmt.Sprintf(`do $$
-		declare
-			earlier  timestamptz;
-			later    timestamptz;
-		begin
-			for n in 1 .. 1000 loop
-				loop
-					exit when %s;
-				end loop;
-				later := (%s);
-				insert into gap values (later - earlier);
-				earlier := later;
-				commit;
-			end loop;
-		end $$`, call, stored))
-	return get[time.Duration](s, "select min(length) from gap")
 }
 
 // zoneAfterChange is a time zone whose clocks went an hour forward, or back, twelve hours ago.

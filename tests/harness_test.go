@@ -564,6 +564,13 @@ func mutate(t *testing.T, e *env, function string, pieces ...string) {
 	must(t, err)
 }
 
+// stopClock lets a function read its time from the setting test.clock.
+func (e *env) stopClock(t *testing.T, function string) {
+	t.Helper()
+	admin(t, e, "create function lock_internal.stopped() returns timestamptz language sql as $$ select current_setting('test.clock')::timestamptz $$")
+	mutate(t, e, function, "clock_timestamp()", "lock_internal.stopped()")
+}
+
 // must stops the test at an error.
 func must(t testing.TB, err error) {
 	t.Helper()

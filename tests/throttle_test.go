@@ -250,8 +250,7 @@ func TestThrottlePermitsBoundary(t *testing.T) {
 		t.Fatalf("three grants within %v", gap)
 	}
 	// A clock that stands still meets the boundary itself.
-	admin(t, e, "create function lock_internal.stopped() returns timestamptz language sql as $$ select current_setting('test.clock')::timestamptz $$")
-	mutate(t, e, "lock_throttled_permit", "clock_timestamp()", "lock_internal.stopped()")
+	e.stopClock(t, "lock_throttled_permit")
 	grantedAt := func(microseconds int) bool {
 		admin(t, e, "update lock.throttled_permit set last_locked = '2020-01-01Z'")
 		s.exec(fmt.Sprintf("set test.clock = '2020-01-01 00:00:00.%06dZ'", microseconds))
@@ -264,7 +263,7 @@ func TestThrottlePermitsBoundary(t *testing.T) {
 	if grantedAt(300) {
 		t.Error("the update does not ask again")
 	}
-	mutate(t, e, "lock_throttled_permit", "< lock_internal.utc((", "<= lock_internal.utc((")
+	mutate(t, e, "lock_throttled_permit", "< lock_internal.utc(", "<= lock_internal.utc(")
 	if !grantedAt(300) {
 		t.Error("the checker does not catch a microsecond")
 	}

@@ -107,7 +107,7 @@ var bugs = []struct {
 	},
 	{
 		name: "a throttle that looks before it locks", kind: "throttle",
-		swaps: []swap{{"throttle/lock_throttled_resource", "and ready.permits = 1\n        for no key update skip locked", "and ready.permits = 1 and " + pause}},
+		swaps: []swap{{"throttle/lock_throttled_resource", "and ready.permits = 1\n            for no key update skip locked", "and ready.permits = 1 and " + pause}},
 		want:  []string{"more grants than permits"},
 	},
 	{
@@ -117,7 +117,7 @@ var bugs = []struct {
 	},
 	{
 		name: "a timeout that looks before it locks", kind: "timeout",
-		swaps: []swap{{"timeout/acquire_timeout", "lock_internal.utc((select moment.now from moment))\n            for no key update skip locked", "lock_internal.utc((select moment.now from moment)) and " + pause}},
+		swaps: []swap{{"timeout/acquire_timeout", "lock_internal.utc(clock_timestamp())\n            for no key update skip locked", "lock_internal.utc(clock_timestamp()) and " + pause}},
 		want:  []string{"more grants than permits"},
 	},
 	{

@@ -76,13 +76,13 @@ comment on view lock.mutex_status is
 -- acquire_mutex sets the flag and returns true, or returns false when it is set. Exactly one of any
 -- number of callers wins.
 --
--- The update takes the row only when it is free and nobody has it (skip locked). It tests that on
--- the newest version, under the row's lock. A caller that sees the flag set is denied, and has
--- written nothing.
+-- A caller that sees the flag set is denied, and has written nothing. The look decides nothing
+-- else. The update takes the row only when it is free and nobody has it (skip locked). It tests
+-- that on the newest version, under the row's lock.
 --
 -- A caller that passes both meets an open transaction, or a new id. The insert waits for that
 -- transaction, or makes the row. It needs no transaction id to wait, and locks nothing. The next
--- round takes what is free then.
+-- round looks again.
 create or replace function lock.acquire_mutex(
     task_id  text,
     owner    text  default null
@@ -97,13 +97,17 @@ begin
     if acquire_mutex.task_id is null
         or octet_length(acquire_mutex.task_id) not between 1 and 1024
         or octet_length(acquire_mutex.owner) not between 1 and 1024
-        or pg_is_in_recovery()
+        or current_setting('transaction_read_only')::boolean
     then
-        perform lock_internal.check_primary();
+        perform lock_internal.check_writable();
         perform lock_internal.check_id(acquire_mutex.task_id, 'task_id');
         perform lock_internal.check_id(acquire_mutex.owner, 'owner') where acquire_mutex.owner is not null;
     end if;
     for round in 1 .. 100 loop
+        perform from lock.mutex where mutex.task_id = acquire_mutex.task_id and mutex.acquired;
+        if found then
+            return false;
+        end if;
         update lock.mutex
         set acquired = true, owner = acquire_mutex.owner, acquired_at = clock_timestamp()
         where mutex.task_id = (
@@ -115,10 +119,6 @@ begin
         );
         if found then
             return true;
-        end if;
-        perform from lock.mutex where mutex.task_id = acquire_mutex.task_id and mutex.acquired;
-        if found then
-            return false;
         end if;
         insert into lock.mutex (task_id, acquired, owner, acquired_at)
         values (acquire_mutex.task_id, true, acquire_mutex.owner, clock_timestamp())

@@ -439,12 +439,9 @@ begin
     order by oldest.last_locked
     limit 1;
     if free then
-        with moment as materialized (
-            select clock_timestamp() as now
-        )
         update lock.throttled_permit
         set
-            last_locked = (select moment.now from moment),
+            last_locked = clock_timestamp(),
             last_locker_details = lock_throttled_permit.details,
             previously_locked = throttled_permit.last_locked
         where throttled_permit.resource_id = lock_throttled_permit.resource_id
@@ -452,7 +449,7 @@ begin
             select ready.permit
             from lock.throttled_permit as ready
             where ready.resource_id = lock_throttled_permit.resource_id
-              and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc((select moment.now from moment))
+              and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(clock_timestamp())
             order by ready.last_locked
             limit 1
             for no key update skip locked
@@ -507,13 +504,13 @@ $$;
 -- lock_throttled_resource returns true when the resource was not granted within its interval, and
 -- never waits to say so.
 --
--- The update takes the row only when its interval has passed and nobody else has it (skip locked).
--- A row that another open transaction has granted, or is granting, is a denial as well, whether
--- that transaction commits or not. The look that follows only tells a denial from an unknown
--- resource.
+-- A caller that sees that the interval has not passed is denied, and has written nothing. The look
+-- grants nothing: the update takes the row only when its interval has passed and nobody else has it
+-- (skip locked). A row that another open transaction has granted, or is granting, is a denial as
+-- well, whether that transaction commits or not.
 --
--- The update reads the clock once, to test and to store. It does so when it runs, behind a wait
--- for the table's lock (an index is being made). So the interval never starts before the grant.
+-- The update reads the clock when it runs, behind a wait for the table's lock (an index is being
+-- made), and stores what it reads after the test. So the interval never starts before the grant.
 -- The sum is made in UTC, so that days and months do not depend on the session's time zone.
 --
 -- A time that lies far in the future is brought back to now as acquire_timeout does. A resource of
@@ -530,6 +527,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     permits  integer;
+    passed   boolean;
     ahead    boolean;
     unused   timestamp;
 begin
@@ -537,37 +535,18 @@ begin
         octet_length(lock_throttled_resource.resource_id) between 1 and 1024
         and octet_length(lock_throttled_resource.details) <= 1024
         and ltrim(lock_throttled_resource.details, E' \t\n\x0b\f\r') <> ''
-        and not pg_is_in_recovery()
+        and not current_setting('transaction_read_only')::boolean
     ) is not true then
-        perform lock_internal.check_primary();
+        perform lock_internal.check_writable();
         perform lock_internal.check_id(lock_throttled_resource.resource_id, 'resource_id');
         perform lock_internal.check_text(lock_throttled_resource.details, 'details');
     end if;
-    with moment as materialized (
-        select clock_timestamp() as now
-    )
-    update lock.throttled_resource
-    set
-        last_locked = (select moment.now from moment),
-        last_locker_details = lock_throttled_resource.details,
-        previously_locked = throttled_resource.last_locked,
-        unused_since = lock_internal.full_hour(lock_internal.utc((select moment.now from moment)) + throttled_resource.throttle_interval)
-    where throttled_resource.resource_id = (
-        select ready.resource_id
-        from lock.throttled_resource as ready
-        where ready.resource_id = lock_throttled_resource.resource_id
-          and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc((select moment.now from moment))
-          and ready.permits = 1
-        for no key update skip locked
-    );
-    if found then
-        return true;
-    end if;
     select
         throttled_resource.permits,
+        lock_internal.utc(throttled_resource.last_locked) + throttled_resource.throttle_interval < lock_internal.utc(clock_timestamp()),
         throttled_resource.last_locked > clock_timestamp(),
         throttled_resource.unused_since
-    into permits, ahead, unused
+    into permits, passed, ahead, unused
     from lock.throttled_resource
     where throttled_resource.resource_id = lock_throttled_resource.resource_id;
     if not found then
@@ -576,6 +555,22 @@ begin
                   hint = 'Create it once with lock.create_throttled_resource(resource_id, throttle_interval).';
     elsif permits > 1 then
         return lock_internal.lock_throttled_permit(lock_throttled_resource.resource_id, lock_throttled_resource.details, unused);
+    elsif passed then
+        update lock.throttled_resource
+        set
+            last_locked = clock_timestamp(),
+            last_locker_details = lock_throttled_resource.details,
+            previously_locked = throttled_resource.last_locked,
+            unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()) + throttled_resource.throttle_interval)
+        where throttled_resource.resource_id = (
+            select ready.resource_id
+            from lock.throttled_resource as ready
+            where ready.resource_id = lock_throttled_resource.resource_id
+              and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(clock_timestamp())
+              and ready.permits = 1
+            for no key update skip locked
+        );
+        return found;
     elsif ahead then
         update lock.throttled_resource
         set

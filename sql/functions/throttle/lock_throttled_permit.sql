@@ -32,12 +32,9 @@ begin
     order by oldest.last_locked
     limit 1;
     if free then
-        with moment as materialized (
-            select clock_timestamp() as now
-        )
         update lock.throttled_permit
         set
-            last_locked = (select moment.now from moment),
+            last_locked = clock_timestamp(),
             last_locker_details = lock_throttled_permit.details,
             previously_locked = throttled_permit.last_locked
         where throttled_permit.resource_id = lock_throttled_permit.resource_id
@@ -45,7 +42,7 @@ begin
             select ready.permit
             from lock.throttled_permit as ready
             where ready.resource_id = lock_throttled_permit.resource_id
-              and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc((select moment.now from moment))
+              and lock_internal.utc(ready.last_locked) + ready.throttle_interval < lock_internal.utc(clock_timestamp())
             order by ready.last_locked
             limit 1
             for no key update skip locked

@@ -1,7 +1,7 @@
 -- acquire_time_slot returns true for the first call of a slot that is newer than every slot
 -- granted before.
 --
--- It takes the row, looks and waits as acquire_mutex does. Without at, the statement that grants
+-- It looks, takes the row and waits as acquire_mutex does. Without at, the statement that grants
 -- reads the clock once, when it runs: behind a wait for the table's lock, so the slot is never a
 -- past one. date_bin cuts time at the epoch, and takes a day for 24 hours. Some versions put an
 -- exact multiple before 1970 one slot too early; that is put right below.
@@ -27,9 +27,9 @@ begin
         or date_part('month', acquire_time_slot.resolution) <> 0
         or date_part('year', acquire_time_slot.resolution) <> 0
         or not isfinite(acquire_time_slot.at)
-        or pg_is_in_recovery()
+        or current_setting('transaction_read_only')::boolean
     then
-        perform lock_internal.check_primary();
+        perform lock_internal.check_writable();
         perform lock_internal.check_id(acquire_time_slot.task_id, 'task_id');
         perform lock_internal.check_interval(acquire_time_slot.resolution, 'resolution', true);
         if not isfinite(acquire_time_slot.at) then
@@ -47,6 +47,13 @@ begin
         end if;
     end if;
     for round in 1 .. 100 loop
+        select time_slot.slot_start >= coalesce(given, date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch'))
+        into taken
+        from lock.time_slot
+        where time_slot.task_id = acquire_time_slot.task_id;
+        if taken then
+            return false;
+        end if;
         with moment as materialized (
             select coalesce(given, date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch')) as slot
         )
@@ -68,13 +75,6 @@ begin
         );
         if found then
             return true;
-        end if;
-        select time_slot.slot_start >= coalesce(given, date_bin(acquire_time_slot.resolution, clock_timestamp(), timestamptz 'epoch'))
-        into taken
-        from lock.time_slot
-        where time_slot.task_id = acquire_time_slot.task_id;
-        if taken then
-            return false;
         end if;
         insert into lock.time_slot (task_id, slot_start) values (acquire_time_slot.task_id, '-infinity') on conflict do nothing;
         perform lock_internal.await_row('lock.time_slot', 'task_id', acquire_time_slot.task_id, round);

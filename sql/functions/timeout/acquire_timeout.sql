@@ -1,9 +1,9 @@
 -- acquire_timeout returns true, and starts the interval, when the interval of the last grant has
 -- passed: ts + timeout < now.
 --
--- It takes the row, looks and waits as acquire_mutex does. The statement that grants reads the
--- clock once, to test and to store. It does so when it runs, after a wait for the table's lock
--- (an index is being made). So the interval never starts before the grant.
+-- It looks, takes the row and waits as acquire_mutex does. The update reads the clock when it runs,
+-- after a wait for the table's lock (an index is being made), and stores what it reads after the
+-- test. So the interval never starts before the grant.
 --
 -- The sum is made in UTC, so that days and months do not depend on the session's time zone. The
 -- insert makes a row only when somebody dropped it meanwhile, and the error takes it back.
@@ -25,28 +25,11 @@ declare
     passed  boolean;
     ahead   boolean;
 begin
-    if (octet_length(acquire_timeout.task_id) between 1 and 1024 and not pg_is_in_recovery()) is not true then
-        perform lock_internal.check_primary();
+    if (octet_length(acquire_timeout.task_id) between 1 and 1024 and not current_setting('transaction_read_only')::boolean) is not true then
+        perform lock_internal.check_writable();
         perform lock_internal.check_id(acquire_timeout.task_id, 'task_id');
     end if;
     for round in 1 .. 100 loop
-        with moment as materialized (
-            select clock_timestamp() as now
-        )
-        update lock.timeout
-        set
-            ts = (select moment.now from moment),
-            unused_since = lock_internal.full_hour(lock_internal.utc((select moment.now from moment)) + timeout.timeout)
-        where timeout.task_id = (
-            select free.task_id
-            from lock.timeout as free
-            where free.task_id = acquire_timeout.task_id
-              and lock_internal.utc(free.ts) + free.timeout < lock_internal.utc((select moment.now from moment))
-            for no key update skip locked
-        );
-        if found then
-            return true;
-        end if;
         select
             timeout.timeout,
             lock_internal.utc(timeout.ts) + timeout.timeout < lock_internal.utc(clock_timestamp()),
@@ -71,6 +54,18 @@ begin
         end if;
         if not passed then
             return false;
+        end if;
+        update lock.timeout
+        set ts = clock_timestamp(), unused_since = lock_internal.full_hour(lock_internal.utc(clock_timestamp()) + timeout.timeout)
+        where timeout.task_id = (
+            select free.task_id
+            from lock.timeout as free
+            where free.task_id = acquire_timeout.task_id
+              and lock_internal.utc(free.ts) + free.timeout < lock_internal.utc(clock_timestamp())
+            for no key update skip locked
+        );
+        if found then
+            return true;
         end if;
         insert into lock.timeout (task_id, timeout) values (acquire_timeout.task_id, length) on conflict do nothing;
         exit when found;
