@@ -96,7 +96,7 @@ func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string, handl
 	w.end = newGraceful(ctx, w.Grace)
 	defer w.end.end()
 	err := wake.Watch(ctx, pool, wake.Requests, w.queueID, wake.Options{
-		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, OnError: func(err error) { w.OnError(ctx, w.named(err)) },
+		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Due: w.next, OnError: func(err error) { w.OnError(ctx, w.named(err)) },
 	}, w.look)
 	return w.named(err)
 }
@@ -131,7 +131,7 @@ type try struct {
 
 // look takes one batch. When there is none after the line, it starts again from the beginning,
 // unless this turn settled nothing.
-func (w *requestWorker) look(ctx context.Context) (found bool, due time.Duration, err error) {
+func (w *requestWorker) look(ctx context.Context) (found bool, err error) {
 	for {
 		found, err = w.step(ctx)
 		if err != nil {
@@ -139,15 +139,15 @@ func (w *requestWorker) look(ctx context.Context) (found bool, due time.Duration
 			// back.
 			w.worked, w.behind = true, true
 			w.comeBack()
-			return false, 0, err
+			return false, err
 		}
 		if found {
-			return true, 0, nil
+			return true, nil
 		}
 		again := w.worked
 		w.line, w.worked = 0, false
 		if !again {
-			return false, w.next(), nil
+			return false, nil
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (w *requestWorker) comeBack() {
 }
 
 // next says after how long there is something to look for that nobody notifies of; 0: never.
-func (w *requestWorker) next() (due time.Duration) {
+func (w *requestWorker) next(context.Context) (due time.Duration, err error) {
 	now := time.Now()
 	for _, times := range []*[]time.Time{&w.due, &w.lost} {
 		*times = slices.DeleteFunc(*times, func(at time.Time) bool { return !at.After(now) })
@@ -172,7 +172,7 @@ func (w *requestWorker) next() (due time.Duration) {
 			}
 		}
 	}
-	return due
+	return due, nil
 }
 
 // A capture is a transaction with a batch.
@@ -230,7 +230,7 @@ func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
 	w.behind = false
 	first := w.line == 0
 	if first {
-		w.next() // forgets what is past, under a load that never ends, too
+		w.next(ctx) // forgets what is past, under a load that never ends, too
 	}
 	calling, cancel := w.end.call(w.CallTimeout) // From here on the end of ctx must not interrupt.
 	defer cancel()

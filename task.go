@@ -208,7 +208,10 @@ type taskWorker struct {
 	running  int          // tasks in work
 	finished []taskResult // not settled yet
 
+	busy bool // it has told that there is no room
+
 	mark   *time.Time    // where to look from; nil: from the beginning
+	short  bool          // it has last looked from the mark
 	began  time.Time     // when it last looked from the beginning
 	lasted time.Duration // and for how long
 	marked time.Duration // how long after that it looks from the mark
@@ -230,6 +233,8 @@ type taskResult struct {
 const (
 	shortestStuck = 100 * time.Millisecond
 	longestStuck  = time.Second
+	// Work that takes longer than this takes the worker off the list of the idle, when it has no room.
+	busyAfter = 10 * time.Millisecond
 	// Tasks may be committed in another order than they become available in.
 	overlap = 50 * time.Millisecond
 )
@@ -263,7 +268,7 @@ func (w *taskWorker) run(ctx context.Context, pool *pgxpool.Pool) error {
 	err := fmt.Errorf("%d tasks at once", w.size)
 	if w.size > 0 {
 		err = wake.Watch(ctx, pool, wake.Tasks, w.queueID, wake.Options{
-			Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Stir: w.stir, OnError: func(err error) { w.OnError(ctx, w.named(err)) },
+			Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Stir: w.stir, Due: w.next, OnError: func(err error) { w.OnError(ctx, w.named(err)) },
 		}, w.look)
 	}
 	w.end.begin()
@@ -278,16 +283,24 @@ func (w *taskWorker) named(err error) error {
 }
 
 // look waits until there is room for a task, settles what is finished, captures, and sets to work.
-func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
+func (w *taskWorker) look(ctx context.Context) (bool, error) {
 	free, finished := w.state()
+	var busy <-chan time.Time
+	if free == 0 && !w.busy {
+		busy = time.After(busyAfter)
+	}
 	for free == 0 {
 		select {
 		case <-w.stir:
+		case <-busy:
+			w.busy = true
+			return false, wake.ErrBusy
 		case <-ctx.Done():
-			return false, 0, ctx.Err()
+			return false, ctx.Err()
 		}
 		free, finished = w.state()
 	}
+	w.busy = false
 	var failed error
 	if w.apart {
 		trying, cancel := w.end.call(shortestCall)
@@ -299,14 +312,10 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 	tasks, err := w.capture(free, finished)
 	if err != nil {
 		w.apart = w.apart || len(finished) > 0
-		return false, 0, err
-	}
-	if len(tasks) == 0 && failed != nil {
-		return false, 0, failed
+		return false, err
 	}
 	if len(tasks) == 0 {
-		due, err := w.next(ctx)
-		return false, due, err
+		return false, failed
 	}
 	w.stuck = 0
 	switch {
@@ -323,7 +332,7 @@ func (w *taskWorker) look(ctx context.Context) (bool, time.Duration, error) {
 			w.start(ctx, tasks[n:n+1], asked)
 		}
 	}
-	return true, 0, nil
+	return true, nil
 }
 
 // state says for how many tasks there is room, and what is finished.
@@ -349,6 +358,7 @@ func (w *taskWorker) capture(free int, finished []taskResult) ([]db.Task, error)
 	if began.Sub(w.began) >= w.marked {
 		since = nil
 	}
+	w.short = since != nil
 	tasks, err := w.settle(calling, finished, free, since)
 	if err != nil {
 		return nil, err
@@ -424,6 +434,9 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 		// rolls back, nobody says so.
 		if -due[0] >= overlap {
 			w.marked = 0
+			if w.short {
+				return time.Millisecond, nil
+			}
 		}
 		w.stuck = min(max(2*w.stuck, shortestStuck), longestStuck)
 		return w.stuck, nil

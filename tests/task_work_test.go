@@ -156,6 +156,22 @@ func TestTaskWork(t *testing.T) {
 		must(t, e.admin.QueryRow(ctx, "select count(*) from lock.task where status <> 'done'").Scan(&n))
 		return n
 	}
+	t.Run("a single task takes few calls", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		pool, queries := openLogged(t, e.url, 4)
+		taskLoopEach(t, pool, hour(), func(context.Context, db.Task) error { return nil })
+		within(t, perseverance, "the worker sleeps", func() bool { return queries.lookedLast("SettleAndCapture", "NextTaskIn") })
+		before := queries.count()
+		e.session(t).exec("select lock.create_task('single')")
+		within(t, perseverance, "it is settled", func() bool { return left(t, e) == 0 })
+		within(t, perseverance, "the worker sleeps again", func() bool { return queries.lookedLast("SettleAndCapture", "NextTaskIn") })
+		// It is captured, the worker looks for more, and settles it. A notification may come late.
+		calls := queries.since(before)
+		if len(calls) > 8 || strings.Contains(strings.Join(calls, " "), "Idling") {
+			t.Errorf("%d calls: %q", len(calls), calls)
+		}
+	})
 	t.Run("settles each task by its own error", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)

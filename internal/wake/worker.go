@@ -21,21 +21,28 @@ type Options struct {
 	Poll time.Duration
 	// Blind is the longest sleep where notifications do not arrive. Default: 1 s, and never more than Poll.
 	Blind time.Duration
-	// Linger is for how long a worker that found work looks again after short pauses, each as long as the work is ago, before it
-	// lists itself as idle: so that a steady load sends no notifications. Default: 10 ms.
+	// Linger tells steady work, which comes again sooner, from single work. A worker that has found steady work is off the list of
+	// the idle, and looks again after short pauses, each as long as the work is ago, before it lists itself again: so that a
+	// steady load sends no notifications. One that finds single work stays listed: so that it takes few calls. Default: 10 ms.
 	Linger time.Duration
 	// CallTimeout bounds every call that Watch makes by itself. Default: 10 s.
 	CallTimeout time.Duration
 	// Stir ends a sleep as a notification does. Default: nothing else does.
 	Stir <-chan struct{}
+	// Due says after how long there will be work without anybody's notification (0: unknown). It is asked before each sleep, after a
+	// look that found nothing. Default: never. Its errors are as those of a Look.
+	Due func(ctx context.Context) (time.Duration, error)
 	// OnError is told of trouble that the loop survives, at first and then after growing pauses. Default: nobody is.
 	OnError func(error)
 }
 
-// Look looks for work and does it. It returns whether there was any, and, when there was none, after how long there will be
-// some without anybody's notification (0: unknown). An error that is Transient makes Watch look again after a pause; any
-// other ends it. When it takes long it must bound its own calls.
-type Look func(ctx context.Context) (found bool, due time.Duration, err error)
+// Look looks for work and does it, or lets it be done. It returns whether there was any. An error that is Transient makes Watch
+// look again after a pause; any other but ErrBusy ends it. When it takes long it must bound its own calls.
+type Look func(ctx context.Context) (found bool, err error)
+
+// ErrBusy is the answer of a Look that did not look, as there has been no room for work since a while. Watch takes the worker off
+// the list of the idle, and calls Look again.
+var ErrBusy = errors.New("there is no room for more work")
 
 const (
 	shortestPause = time.Millisecond
@@ -52,7 +59,8 @@ const (
 // No change that was made before, or is notified by lock_internal.wake, waits longer than it takes to call look, and after work no
 // longer than opts.Linger beside that; where notifications do not arrive it waits at most opts.Blind.
 //
-// A worker that is listed as idle, and finds work, is taken off the list after that look.
+// A worker that is listed as idle is taken off the list after it has found work twice, in looks that follow each other or within
+// opts.Linger.
 func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opts Options, look Look) error {
 	if opts.Poll <= 0 {
 		opts.Poll = longestPoll
@@ -66,6 +74,9 @@ func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opt
 	}
 	if opts.CallTimeout <= 0 {
 		opts.CallTimeout = callTimeout
+	}
+	if opts.Due == nil {
+		opts.Due = func(context.Context) (time.Duration, error) { return 0, nil }
 	}
 	if opts.OnError == nil {
 		opts.OnError = func(error) {}
@@ -105,7 +116,7 @@ type worker struct {
 
 func (w *worker) run(ctx context.Context) error {
 	defer w.unlist(ctx)
-	pause, worked := shortestPause, time.Time{}
+	pause, worked, again := shortestPause, time.Time{}, false
 	for {
 		// A notification from here on leads to another look; one from before is answered by this look.
 		for _, wakes := range []<-chan struct{}{w.wakes, w.opts.Stir} {
@@ -115,13 +126,20 @@ func (w *worker) run(ctx context.Context) error {
 			}
 		}
 		epoch := w.listener.epoch()
-		found, due, err := w.look(ctx)
+		found, err := w.look(ctx)
+		steady := again || time.Since(worked) < w.opts.Linger
+		again = found
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, ErrBusy):
+			w.unlist(ctx)
+			continue
 		case err != nil:
 		case found:
-			w.unlist(ctx)
+			if steady {
+				w.unlist(ctx)
+			}
 			w.passed = 0
 			worked = time.Now()
 			pause = shortestPause
@@ -137,12 +155,15 @@ func (w *worker) run(ctx context.Context) error {
 				continue
 			}
 		default:
-			pause = shortestPause
-			w.trouble.over()
-			if err := w.idle(ctx, epoch, due); err != nil {
-				return err
+			var due time.Duration
+			if due, err = w.opts.Due(ctx); err == nil {
+				pause = shortestPause
+				w.trouble.over()
+				if err := w.idle(ctx, epoch, due); err != nil {
+					return err
+				}
+				continue
 			}
-			continue
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
