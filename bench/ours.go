@@ -78,6 +78,12 @@ func ourTasks() *queue {
 				return err
 			}
 			defer pool.Close()
+			if !how.drain && how.batch > 1 {
+				return locks.WorkTasks(ctx, pool, "default", func(_ context.Context, task db.Task) error {
+					handle(sentAt(task.Payload))
+					return nil
+				}, &locks.TaskOptions{Concurrency: how.number * how.batch})
+			}
 			return loops(ctx, how.number, func(ctx context.Context) error {
 				return locks.WorkTaskBatches(ctx, pool, "default", func(_ context.Context, tasks []db.Task) []error {
 					for _, task := range tasks {
