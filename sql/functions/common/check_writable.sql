@@ -1,5 +1,5 @@
--- check_writable refuses what has to store a grant and cannot. A denial alone would need no write:
--- so a caller would learn by chance that it can never be granted anything.
+-- check_writable refuses a call that could never be granted, as nothing can be stored. A denial
+-- stores nothing: so without this check such a call would be denied.
 create or replace function lock_internal.check_writable()
 returns void
 language plpgsql
