@@ -6,9 +6,9 @@ var behind = map[string]string{
 	"fairness":  "Behind the bare lock: a call that has to wait enters a second function, which records the name and\nbounds the wait.",
 	"mixed":     "Behind the bare lock: a call that has to wait enters a second function, which records the name and\nbounds the wait.",
 	"mutex": "Behind: the bare statements check nothing. A function that ordinary roles may call (security\n" +
-		"definer, a pinned path) costs nearly as much as the look that finds a denial. A grant locks its row\nfirst, so that a caller that loses holds nothing.",
+		"definer, a pinned path) costs nearly as much as the look that finds a denial. A grant looks, and locks\nits row, so that a caller that loses holds nothing.",
 	"throttle": "Behind: the bare statements check nothing. A function that ordinary roles may call (security\n" +
-		"definer, a pinned path) costs nearly as much as the look that finds a denial. A grant locks its row\nfirst, and reads the clock behind every wait.",
+		"definer, a pinned path) costs nearly as much as the look that finds a denial. A grant looks, locks\nits row, and reads the clock behind every wait.",
 	"lease": "Behind: the bare statements check nothing, have no permits, and never say why a lease is lost.",
 	"capture": "Behind plain SQL, and in batches pgmq: both forget a task that is done, or move it where no capture\n" +
 		"finds it. Ours keeps it in place, with a name of its user's, an attempt that refuses late\nsettlements, and an index for those who capture done tasks again.",

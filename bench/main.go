@@ -25,7 +25,7 @@ var (
 	duration = flag.Duration("duration", 1200*time.Millisecond, "of each measurement; amounts of work grow with it")
 	growth   = flag.String("growth", "", "numbers of finished tasks, such as 1000000,10000000; default: 1000000 at a duration of a second or more")
 	steady   = flag.Duration("steady", 0, "how long the steady load lasts; 0: it is left out")
-	rate     = flag.Int("rate", 500, "tasks a second while a snapshot is held, and for all together of the steady load")
+	rate     = flag.Int("rate", 500, "tasks a second while a snapshot is held; under the steady load each has a tenth of it")
 	force    = flag.Bool("force", false, "measure on a busy machine, too")
 	out      = flag.String("out", "", "the directory to write to; default: docs/benchmarks for a whole run, else bench/out")
 	docs     = flag.Bool("docs", false, "measure nothing: write charts and tables from docs/benchmarks/results.json")

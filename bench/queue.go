@@ -274,10 +274,10 @@ func (l *lab) load(ctx context.Context, q *queue, lasts time.Duration, rate int)
 	if err := l.refill(ctx, q, 0); err != nil {
 		return nil, err
 	}
+	// It stays on: these rows are the last.
 	if err := l.exec(ctx, "postgres", "alter system set autovacuum = on", "select pg_reload_conf()"); err != nil {
 		return nil, err
 	}
-	defer l.exec(context.WithoutCancel(ctx), "postgres", "alter system reset autovacuum", "select pg_reload_conf()")
 	var mu sync.Mutex
 	var delays []float64
 	var from, to, inTime, created atomic.Int64

@@ -386,7 +386,7 @@ func (l *lab) rows(growthSizes []int) []row {
 			return l.load(ctx, q, lasts, *rate)
 		}))
 	if *steady > 0 {
-		each := *rate / len(all)
+		each := max(1, *rate/10)
 		rows = append(rows, of(row{ID: "steady", Title: "Steady load", whole: true, together: true, rounds: 1, Columns: loaded,
 			About: fmt.Sprintf("%d tasks a second for each of them, all at the same time, for %s, autovacuum on. The last fifth counts. Who keeps finished tasks has larger tables.", each, *steady)},
 			all, func(ctx context.Context, q *queue, _ int) ([]float64, error) { return l.load(ctx, q, *steady, each) }))
