@@ -161,15 +161,12 @@ func (w *requestWorker) comeBack() {
 	}
 }
 
-// next says after how long there is something to look for that nobody notifies of; 0: never.
+// next says after how long there is something to look for that nobody notifies of; 0: never. What
+// is past counts until a turn has begun after it.
 func (w *requestWorker) next(context.Context) (due time.Duration, err error) {
-	now := time.Now()
-	for _, times := range []*[]time.Time{&w.due, &w.lost} {
-		*times = slices.DeleteFunc(*times, func(at time.Time) bool { return !at.After(now) })
-		for _, at := range *times {
-			if wait := at.Sub(now); due == 0 || wait < due {
-				due = wait
-			}
+	for _, at := range slices.Concat(w.due, w.lost) {
+		if wait := max(time.Until(at), time.Millisecond); due == 0 || wait < due {
+			due = wait
 		}
 	}
 	return due, nil
@@ -230,7 +227,8 @@ func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
 	w.behind = false
 	first := w.line == 0
 	if first {
-		w.next(ctx) // forgets what is past, under a load that never ends, too
+		past := func(at time.Time) bool { return !at.After(began) }
+		w.due, w.lost = slices.DeleteFunc(w.due, past), slices.DeleteFunc(w.lost, past)
 	}
 	calling, cancel := w.end.call(w.CallTimeout) // From here on the end of ctx must not interrupt.
 	defer cancel()

@@ -174,7 +174,7 @@ type TaskOptions struct {
 // nobody's, and are taken over when their timeouts have passed.
 //
 // Cost: settling and capturing are one round trip and one commit, for all tasks that were finished
-// meanwhile. A task that comes alone takes some five calls. With nothing to do a worker sleeps
+// meanwhile. A task that comes alone takes three to six calls. With nothing to do a worker sleeps
 // without a query. It wakes when a task is created, when one falls due or times out by what it knew
 // when it went to sleep, or when Poll has passed.
 // All loops of a process and pool share one listening connection, beside the pool's own.
@@ -436,6 +436,7 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 		if -due[0] >= overlap {
 			w.marked = 0
 			if w.short {
+				w.asked = time.Time{} // the next look has its own answer
 				return time.Millisecond, nil
 			}
 		}

@@ -686,13 +686,27 @@ func TestRequestWorkLife(t *testing.T) {
 			for range 100 {
 				s.exec("select lock.enqueue('update', 'e', queue_id => 'another')")
 			}
-			// A notification may come after its request was found, and costs a look of four queries.
+			// A look that found a request may not be over: it has another four queries.
 			if asked := queries.since(calm); len(asked) > 4*n {
 				t.Errorf("queries while idle: %q", asked)
 			}
 			s.exec(sql)
 			eventually(t, "it is settled", func() bool { return get[int64](s, "select count(*) from worked") == int64(n+1) })
 		}
+	})
+	t.Run("a retry that falls due during the next look is not forgotten", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		var tries atomic.Int64
+		startRequestHandlers(t, e.pool, 1, func(context.Context, pgx.Tx, []db.Request) error {
+			if tries.Add(1) < 3 {
+				return locks.RetryAfter(time.Microsecond, errors.New("at once"))
+			}
+			return nil
+		}, &locks.RequestOptions{Poll: time.Hour, OnError: func(context.Context, error) {}})
+		idle(t, e, 1)
+		e.session(t).exec("select lock.enqueue('create', 'e')")
+		eventually(t, "it was tried three times", func() bool { return tries.Load() == 3 })
 	})
 	t.Run("what is put back, or committed late, gets its turn under a load that never ends", func(t *testing.T) {
 		t.Parallel()
