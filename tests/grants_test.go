@@ -486,6 +486,18 @@ func TestIntervalBoundary(t *testing.T) {
 		if grantedAt(300) || !grantedAt(301) {
 			t.Error("the interval does not end after 300 microseconds")
 		}
+		// The update asks again, by the same rule, whatever the look has said.
+		if k.name == "throttle" {
+			mutate(t, e, k.function(), "elsif passed then", "elsif true then")
+			if grantedAt(300) {
+				t.Error("the update does not ask again")
+			}
+		} else {
+			mutate(t, e, k.function(), "if not passed then", "if false then")
+			k.sets(t, e, "'2020-01-01Z'")
+			s.exec("set test.clock = '2020-01-01 00:00:00.000300Z'")
+			s.fails("40001", k.asks("a", 1))
+		}
 		mutate(t, e, k.function(), "< lock_internal.utc(", "<= lock_internal.utc(")
 		if !grantedAt(300) {
 			t.Error("the checker does not catch a microsecond")

@@ -6,6 +6,7 @@ import "fmt"
 //
 //	producer: begin; get an id; insert; read on a new snapshot whether anybody idles; if so notify; commit
 //	worker:   capture; nothing: commit that it idles; read which ids are open; capture; nothing: sleep, and capture again when one of these is over
+//	          or a notification comes; something: leave the list, or stay and capture again
 //
 // Ids grow. A snapshot names the open ids below the newest that is over, and none above it; a worker that gets an id of its own first
 // knows that all below that were given.
@@ -35,7 +36,7 @@ type producer struct {
 }
 
 type idler struct {
-	at       uint8 // 0 awake, 1 found nothing, 2 has written its line, 3 has read the open ids and committed its line, 4 asleep
+	at       uint8 // 0 awake, 1 found nothing, 2 has written its line, 3 has read the open ids and committed its line, 4 asleep, 5 awake and listed
 	reads    bool  // it has read which ids are open
 	idles    bool  // the line is committed
 	older    uint8 // producers with an id below that of its uncommitted line
@@ -109,7 +110,7 @@ func (c Wake) steps(s wakeState, visit func(string, wakeState)) {
 				w.older &^= 1 << i
 				if w.awaits>>i&1 == 1 {
 					if w.awaits &^= 1 << i; w.at == 4 {
-						*w = idler{at: 3, reads: true, idles: w.idles, awaits: w.awaits, notified: w.notified} // it looks again
+						*w = idler{at: 5, reads: true, idles: w.idles, awaits: w.awaits, notified: w.notified} // it looks again
 					}
 				}
 			}
@@ -161,6 +162,17 @@ func (c Wake) steps(s wakeState, visit func(string, wakeState)) {
 			}
 			w.at = otherwise
 		}
+		again := func(step string) {
+			if s.tasks == 0 {
+				to(step+" and finds nothing", func(_ *wakeState, w *idler) { w.at, w.notified = 4, false })
+				return
+			}
+			to(step+" and leaves the list", func(s *wakeState, w *idler) { capture(s, w, 0) })
+			to(step+" and stays listed", func(s *wakeState, w *idler) {
+				s.tasks--
+				w.at, w.notified = 5, false
+			})
+		}
 		read := func(hidden uint8) func(s *wakeState, w *idler) {
 			return func(s *wakeState, w *idler) {
 				w.reads = true
@@ -203,12 +215,14 @@ func (c Wake) steps(s wakeState, visit func(string, wakeState)) {
 			case c.CapturesOnce:
 				to("falls asleep", func(_ *wakeState, w *idler) { w.at = 4 })
 			default:
-				to("captures once more", func(s *wakeState, w *idler) { capture(s, w, 4) })
+				again("captures once more")
 			}
 		case 4:
 			if w.notified {
-				to("is woken", func(_ *wakeState, w *idler) { *w = idler{} })
+				to("is woken", func(_ *wakeState, w *idler) { w.at = 5 })
 			}
+		case 5:
+			again("captures")
 		}
 	}
 	if c.LosesListener && !s.deaf {
