@@ -86,8 +86,8 @@ test-yugabyte: tools ## run the tests on YugabyteDB: LOCKS_TEST_YUGABYTE_URL, or
 	$(TARGETS) -only yugabyte,yugabyte-plain
 
 .PHONY: bench
-bench: ## measure beside what people would use instead: make bench (ROUNDS=, DURATION=, ROWS=, GROWTH=, STEADY=, FORCE=1: see docs/development.md)
-	cd bench && go run . $(foreach option,ROUNDS DURATION ROWS GROWTH STEADY RATE OUT,$(if $($(option)),-$(shell echo $(option) | tr A-Z a-z) '$($(option))')) $(if $(FORCE),-force)
+bench: ## measure beside what people would use instead: make bench (ROUNDS=, DURATION=, ROWS=, GROWTH=, STEADY=, AGAIN=1, FORCE=1: see docs/development.md)
+	cd bench && go run . $(foreach option,ROUNDS DURATION ROWS GROWTH STEADY RATE OUT,$(if $($(option)),-$(shell echo $(option) | tr A-Z a-z) '$($(option))')) $(if $(AGAIN),-again) $(if $(FORCE),-force)
 
 .PHONY: bench-docs
 bench-docs: ## write the pages' tables and charts from docs/benchmarks/results.json

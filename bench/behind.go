@@ -19,5 +19,6 @@ var behind = map[string]string{
 	"create": "Behind those that only insert: ours checks what is given, refuses a name that is taken, and looks whom to wake.",
 	"start":  "Behind those whose worker runs one bare statement. Ours also looks whether the queue is paused, and\nwhat has timed out; after a sleep none of that is in the processor's caches.",
 	"growth": "Behind plain SQL, which checks nothing. pgmq moves what is done to a table of its own.",
-	"held":   "Behind graphile-worker: it fetches in one place for all its workers. Behind in size: ours keeps what\nis done in the table, with its name and its times.",
+	"held":   "Behind in size: ours keeps what is done in the table, with its name and its times.",
+	"steady": "Behind in size: ours keeps what is done in the table, with its name and its times.",
 }

@@ -58,7 +58,7 @@ func TestFill(t *testing.T) {
 		ID: "row", About: "About.", Columns: []column{{Name: "a", Unit: "/s"}, {Name: "b", Unit: "ms", Less: true}},
 		Entries: []entryResult{
 			{Name: "ours", Lacks: "-", Values: [][]float64{{3000, 1000, 2000}, {1}}},
-			{Name: "theirs", Lacks: "much", Values: [][]float64{{1000}, {2}}},
+			{Name: "theirs", Lacks: "much", Values: [][]float64{{1000, 1000, 1000}, {2}}},
 			{Name: "absent", Lacks: "all", Values: [][]float64{nil, nil}},
 		},
 	}}}
@@ -80,7 +80,7 @@ func TestFill(t *testing.T) {
 	if again, _ := r.fill(page); strings.Contains(again, "The reason.") {
 		t.Error("it says why ours is behind where it is not")
 	}
-	r.Rows[0].Entries[1].Values[0] = []float64{3000}
+	r.Rows[0].Entries[1].Values[0] = []float64{3000, 3000, 3000}
 	if again, _ := r.fill(page); !strings.Contains(again, "The reason.") {
 		t.Error("it does not say why ours is behind")
 	}

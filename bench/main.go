@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,6 +29,7 @@ var (
 	rate     = flag.Int("rate", 500, "tasks a second while a snapshot is held; under the steady load each has a tenth of it")
 	force    = flag.Bool("force", false, "measure on a busy machine, too")
 	out      = flag.String("out", "", "the directory to write to; default: docs/benchmarks for a whole run, else bench/out")
+	again    = flag.Bool("again", false, "put the rows that were asked for into docs/benchmarks, which say so")
 	docs     = flag.Bool("docs", false, "measure nothing: write charts and tables from docs/benchmarks/results.json")
 	list     = flag.Bool("list", false, "measure nothing: list the rows")
 )
@@ -122,12 +124,27 @@ func scaled(n int) int {
 // write writes the results, and the tables and charts made from them. Only a whole run replaces the project's own figures.
 func (l *lab) write() error {
 	dir := *out
-	record := *only == "" && *rounds >= 5 && *duration >= time.Second
+	record := (*only == "" || *again) && *rounds >= 5 && *duration >= time.Second
 	if dir == "" {
 		dir = "out"
 		if record {
 			dir = filepath.Join(root, "docs/benchmarks")
 		}
+	}
+	if *again && record {
+		old, err := load(dir)
+		if err != nil {
+			return err
+		}
+		for _, row := range l.result.Rows {
+			row.About += " This row is of another run, on " + l.result.When + "."
+			at := slices.IndexFunc(old.Rows, func(r rowResult) bool { return r.ID == row.ID })
+			if at < 0 {
+				return fmt.Errorf("docs/benchmarks has no row %s that was measured before", row.ID)
+			}
+			old.Rows[at] = row
+		}
+		l.result = *old
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

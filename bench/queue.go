@@ -356,7 +356,8 @@ func (l *lab) idle(ctx context.Context, q *queue, number int) (rates []float64, 
 		return get[float64](ctx, l, "postgres", "select (xact_commit + xact_rollback)::float8 from pg_stat_database where datname = '"+q.database+"'")
 	}
 	err = l.during(ctx, q, workers{number: number, batch: 1}, func(int64) {}, func(ctx context.Context) error {
-		pause(ctx, max(2*time.Second, 10**duration)) // They come, look, and go to sleep; and the counters of idle sessions are up to 10 s late.
+		// They come, look, and go to sleep; and the counters of idle sessions are up to 10 s late.
+		pause(ctx, 2*time.Second+10**duration)
 		before, err := count()
 		if err != nil {
 			return err

@@ -76,7 +76,7 @@ func load(dir string) (r *result, err error) {
 	return r, err
 }
 
-// table is a row as Markdown: medians, and in brackets how far ahead of that entry ours is.
+// table is a row as Markdown: medians, and in brackets how far ahead of that entry ours is in the rounds.
 func (r rowResult) table() string {
 	var b strings.Builder
 	b.WriteString("| |")
@@ -158,18 +158,25 @@ func (r rowResult) reason() string {
 	return ""
 }
 
-// ahead is how many times as good as an entry ours is.
+// ahead is how many times as good as an entry ours is: the median of the rounds, since both had the same machine within a round.
 func (r rowResult) ahead(entry, column int) (ahead float64, ok bool) {
-	ours, measured := median(r.Entries[0].Values[column])
-	value, ok := median(r.Entries[entry].Values[column])
-	if !ok || !measured || entry == 0 || r.Columns[column].Unit == "ratio" {
+	ours, theirs := r.Entries[0].Values[column], r.Entries[entry].Values[column]
+	if entry == 0 || r.Columns[column].Unit == "ratio" {
 		return 0, false
 	}
-	ahead = ours / value
-	if r.Columns[column].Less {
-		ahead = value / ours
+	var all []float64
+	for round := range min(len(ours), len(theirs)) {
+		if ours[round] == 0 || theirs[round] == 0 { // of that nobody is twice as good
+			continue
+		}
+		ratio := ours[round] / theirs[round]
+		if r.Columns[column].Less {
+			ratio = 1 / ratio
+		}
+		all = append(all, ratio)
 	}
-	return ahead, !math.IsNaN(ahead) && !math.IsInf(ahead, 0)
+	ahead, ok = median(all)
+	return ahead, ok
 }
 
 // summarised are the columns of rows that the README shows, and pictured is the row whose chart it shows.
@@ -212,7 +219,11 @@ func (r *result) summary() string {
 func (r *result) conditions() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "- Measured on %s in %s: %s, shared by server and clients.\n", r.When, r.Took, r.Machine)
-	fmt.Fprintf(&b, "- Load before the start: %.2f. %d rounds of %s.\n- PostgreSQL's settings: `%s`.\n", r.Load, r.Rounds, r.Duration, strings.Join(r.Settings, "`, `"))
+	fmt.Fprintf(&b, "- Load before the start: %.2f. %d rounds of %s.\n", r.Load, r.Rounds, r.Duration)
+	if spread, ok := r.spread(); ok {
+		fmt.Fprintf(&b, "- Half of all measurements are more than %.0f %% off the median of their rounds.\n", spread*100)
+	}
+	fmt.Fprintf(&b, "- PostgreSQL's settings: `%s`.\n", strings.Join(r.Settings, "`, `"))
 	var versions []string
 	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 		versions = append(versions, name+" "+r.Versions[name])
@@ -222,6 +233,24 @@ func (r *result) conditions() string {
 		fmt.Fprintf(&b, "- Left out: %s. %s.\n", name, r.LeftOut[name])
 	}
 	return wrapped(strings.TrimSpace(b.String()))
+}
+
+// spread is how far, as a fraction, half of the measurements are from the median of their rounds; of those that have five rounds.
+func (r *result) spread() (float64, bool) {
+	var off []float64
+	for _, row := range r.Rows {
+		for _, e := range row.Entries {
+			for _, values := range e.Values {
+				middle, ok := median(values)
+				for _, value := range values {
+					if ok && len(values) >= 5 && middle != 0 {
+						off = append(off, math.Abs(value/middle-1))
+					}
+				}
+			}
+		}
+	}
+	return median(off)
 }
 
 // wrapped breaks lines that are too long for the pages; what follows in an item of a list is indented.
