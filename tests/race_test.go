@@ -71,7 +71,9 @@ func (a *arena) call(f *fighter, run func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f.calling = false
-	if err == nil && !f.doomed {
+	if err != nil { // The server has let go of everything, and so must the arena before it hears of anybody else's grant.
+		a.leaveLocked(f, 0)
+	} else if !f.doomed {
 		a.violations = append(a.violations, f.claims...)
 	}
 	f.claims = nil
