@@ -136,6 +136,9 @@ func (l *lab) write() error {
 		if err != nil {
 			return err
 		}
+		if old.Machine != l.result.Machine {
+			return fmt.Errorf("the record is of another machine: %s", old.Machine)
+		}
 		for _, row := range l.result.Rows {
 			row.About += " This row is of another run, on " + l.result.When + "."
 			at := slices.IndexFunc(old.Rows, func(r rowResult) bool { return r.ID == row.ID })
