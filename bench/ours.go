@@ -129,11 +129,13 @@ func endlessTasks() *queue {
 	return q
 }
 
-// requests are settled by so many workers for the duration; all of a queue that l.fillRequests has filled.
-func requests(ctx context.Context, pool *pgxpool.Pool, number int, handle func(n int)) error {
+// requests are settled by so many workers until ctx ends. Each calls first with its first batch's size, and handle with the others'.
+func requests(ctx context.Context, pool *pgxpool.Pool, number int, first, handle func(n int)) error {
 	return loops(ctx, number, func(ctx context.Context) error {
+		then := first
 		return locks.WorkRequests(ctx, pool, "default", func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
-			handle(len(batch))
+			then(len(batch))
+			then = handle
 			return nil
 		}, nil)
 	})

@@ -469,7 +469,7 @@ func (l *lab) delayedRow() row {
 		}}}}
 }
 
-// settleRequests is requests settled a second, until all are or the duration has passed.
+// settleRequests is requests settled a second, from when every worker has its first batch, until all are or the duration has passed.
 func (l *lab) settleRequests(ctx context.Context, number int) ([]float64, error) {
 	total, err := get[int64](ctx, l, "locks", "select count(*) from lock.request where available_at is null")
 	if err != nil {
@@ -480,18 +480,30 @@ func (l *lab) settleRequests(ctx context.Context, number int) ([]float64, error)
 		return nil, err
 	}
 	defer pool.Close()
-	working, stop := context.WithTimeout(ctx, *duration)
+	working, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	var settled, last atomic.Int64
-	began := time.Now()
+	var here, begun, handled, last atomic.Int64
+	var began time.Time
+	everybody := make(chan struct{})
 	err = requests(working, pool, number, func(n int) {
+		begun.Add(int64(n))
+		if here.Add(1) == int64(number) {
+			began = time.Now()
+			time.AfterFunc(*duration, stop)
+			close(everybody)
+		}
+		select {
+		case <-everybody:
+		case <-working.Done():
+		}
+	}, func(n int) {
 		last.Store(int64(time.Since(began)))
-		if settled.Add(int64(n)) >= total {
+		if handled.Add(int64(n))+begun.Load() >= total {
 			stop()
 		}
 	})
-	if working.Err() == nil || settled.Load() == 0 {
-		return nil, fmt.Errorf("requests: %d of %d settled: %w", settled.Load(), total, err)
+	if working.Err() == nil || handled.Load() == 0 {
+		return nil, fmt.Errorf("requests: %d of %d settled: %w", handled.Load(), total, err)
 	}
-	return []float64{float64(settled.Load()) / time.Duration(last.Load()).Seconds()}, nil
+	return []float64{float64(handled.Load()) / time.Duration(last.Load()).Seconds()}, nil
 }
