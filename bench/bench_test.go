@@ -39,6 +39,9 @@ func TestPagesAgree(t *testing.T) {
 		t.Errorf("only %d markers were found", markers)
 	}
 	for _, row := range r.Rows {
+		if row.isBehind() && behind[row.ID] == "" {
+			t.Errorf("%s: ours is behind, and bench/behind.go does not say why", row.ID)
+		}
 		if !row.charted() {
 			continue
 		}

@@ -146,16 +146,24 @@ func (r *result) block(name string) (string, error) {
 	return wrapped(strings.TrimSpace(row.About + "\n\n" + row.table() + row.reason())), nil
 }
 
-// reason says why ours is behind a neighbour, where it is by more than the figures vary.
+// reason says why ours is behind a neighbour, where it is.
 func (r rowResult) reason() string {
+	if r.isBehind() && behind[r.ID] != "" {
+		return "\n" + behind[r.ID] + "\n"
+	}
+	return ""
+}
+
+// isBehind says whether ours is behind a neighbour by more than the figures vary.
+func (r rowResult) isBehind() bool {
 	for c := range r.Columns {
 		for i := range r.Entries {
-			if ahead, ok := r.ahead(i, c); ok && ahead < 0.95 && behind[r.ID] != "" {
-				return "\n" + behind[r.ID] + "\n"
+			if ahead, ok := r.ahead(i, c); ok && ahead < 0.95 {
+				return true
 			}
 		}
 	}
-	return ""
+	return false
 }
 
 // ahead is how many times as good as an entry ours is: the median of the rounds, since both had the same machine within a round.

@@ -480,7 +480,7 @@ func (l *lab) settleRequests(ctx context.Context, number int) ([]float64, error)
 		return nil, err
 	}
 	defer pool.Close()
-	working, stop := context.WithTimeout(ctx, time.Minute)
+	working, stop := context.WithTimeout(ctx, time.Minute+*duration)
 	defer stop()
 	var here, begun, handled, last atomic.Int64
 	var began time.Time
