@@ -125,7 +125,7 @@ func (h *handler) do(ctx context.Context, a action, args []any) error {
 			return err
 		}
 		if a.recorded != "" {
-			if _, err := tx.Exec(ctx, "select lock_internal.check_text($1, 'reason'), lock_internal.record_forced_release(about.kind, about.id, $1, about.previous) from (select "+a.recorded+") as about (kind, id, previous)", args...); err != nil {
+			if _, err := tx.Exec(ctx, "select lock.record_action(about.kind, about.id, $1, about.previous) from (select "+a.recorded+") as about (kind, id, previous)", args...); err != nil {
 				return err
 			}
 		}

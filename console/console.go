@@ -26,7 +26,7 @@ import (
 type Options struct {
 	// Prefix is the path that the console is mounted under, such as "/locks", and which its links begin with. Default: none.
 	Prefix string
-	// Actions is a pool of the owner of schema lock, or of a member of that role: with it the pages offer what an operator may do.
+	// Actions is a pool of a role that lock.grant_operator_to made: with it the pages offer what an operator may do.
 	// Default: nil; the pages only show.
 	Actions *pgxpool.Pool
 	// Operator tells who asks, for the ledger; "": nobody who may act. It has to have been proved before. Default: nobody.
@@ -95,7 +95,7 @@ func explain(err error) failure {
 		f = failure{status: http.StatusUnprocessableEntity, text: fmt.Sprintf("The database says: %s (%s)", server.Message, server.Code), hint: server.Hint}
 		switch server.Code {
 		case "42501":
-			f.status, f.hint = http.StatusForbidden, "The owner of schema lock calls lock.grant_monitor_to for the role that the console reads as. Actions need the owner's rights."
+			f.status, f.hint = http.StatusForbidden, "The owner of schema lock calls lock.grant_monitor_to for the role that the console reads as. Actions need lock.grant_operator_to."
 		case "3F000", "42P01", "42883":
 			f.status, f.hint = http.StatusServiceUnavailable, "Is this the right database, and are its migrations as new as the console?"
 		case "57014", "55P03":

@@ -49,24 +49,32 @@ func open(t *testing.T, prefix string, act bool) *site {
 	s.sql("do $$ begin create role " + role + "; exception when duplicate_object or unique_violation then null; end $$")
 	s.sql("do $$ begin grant pg_monitor to " + role + "; exception when others then raise notice '%', sqlerrm; end $$")
 	s.sql("select lock.grant_monitor_to($1)", role)
-	config := s.owner.Config().Copy()
-	config.ConnConfig.Tracer = s.tracer
-	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "set role "+role)
-		return err
-	}
-	var err error
-	s.reader, err = pgxpool.NewWithConfig(ctx, config)
-	must(t, err)
-	t.Cleanup(s.reader.Close)
+	s.reader = s.as(role, s.tracer)
 	options := &Options{Prefix: prefix, Operator: func(r *http.Request) string { return r.Header.Get("Operator") }}
 	if act {
-		options.Actions = s.owner
+		const operator = "locks_console_operator"
+		s.sql("do $$ begin create role " + operator + "; exception when duplicate_object or unique_violation then null; end $$")
+		s.sql("select lock.grant_operator_to($1)", operator)
+		options.Actions = s.as(operator, nil)
 	}
 	server := httptest.NewServer(Handler(s.reader, options))
 	t.Cleanup(server.Close)
 	s.url = server.URL + prefix
 	return s
+}
+
+// as is a pool of a role.
+func (s *site) as(role string, tracer pgx.QueryTracer) *pgxpool.Pool {
+	config := s.owner.Config().Copy()
+	config.ConnConfig.Tracer = tracer
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "set role "+role)
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	must(s.t, err)
+	s.t.Cleanup(pool.Close)
+	return pool
 }
 
 func must(t testing.TB, err error) {

@@ -207,6 +207,12 @@ type LeaseName struct {
 	GrantedAt time.Time
 }
 
+// Who was granted what, by lock.grant_to (application) and its like. It alone says so: rights that came another way are taken again. Its owner writes it through these functions.
+type LockGrantedRole struct {
+	Role  string
+	Level string
+}
+
 type LockedKey struct {
 	Key  int64
 	Name *string

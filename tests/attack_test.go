@@ -149,12 +149,11 @@ func TestAttackAfterARestoreWithoutACLs(t *testing.T) {
 	for what, mend := range map[string]string{
 		"grant_to":            "select lock.grant_to('locks_app')",
 		"the next migration":  "select lock_internal.end_migration((select max(version) from lock.migration), 'up')",
-		"revoke_from_public":  "select lock_internal.revoke_from_public()",
 		"grant_to of another": "select lock.grant_to('locks_outsider'), lock.revoke_from('locks_outsider')",
 	} {
 		owner.exec("grant all on all functions in schema lock, lock_internal to public; grant usage on schema lock, lock_internal to public; grant select, insert on all tables in schema lock to public")
 		thief.exec(attack)
-		if found := get[string](owner, "select string_agg(finding, '; ') from lock.check() where subject = 'rights' and severity = 'error'"); !strings.Contains(found, "PUBLIC may execute functions of lock") {
+		if found := get[string](owner, "select string_agg(finding, '; ') from lock.check() where subject = 'rights' and severity = 'error'"); !strings.Contains(found, "public has execute on function lock.") {
 			t.Errorf("lock.check() says %q", found)
 		}
 		owner.exec(mend)
@@ -168,7 +167,7 @@ func TestAttackAfterARestoreWithoutACLs(t *testing.T) {
 		}
 	}
 	owner.exec("grant update on lock.mutex to locks_app")
-	answers(owner, 1, "select count(*)::int from lock.check() where subject = 'rights' and finding like '%locks_app may update lock.mutex%'")
+	answers(owner, 1, "select count(*)::int from lock.check() where subject = 'rights' and finding like '%locks_app has update on table lock.mutex%'")
 }
 
 // A right to one function is not a wish for all.
@@ -209,10 +208,10 @@ func TestAttackByAType(t *testing.T) {
 		}
 		// A superuser may do it, and would do it for somebody who may not.
 		refused := super.fails("42501", "select lock.track_changes('shop.orders', 'id')")
-		if !strings.Contains(refused.Hint, "to locks_app") {
+		if !strings.Contains(refused.Hint, "lock.grant_tracking_to('locks_app')") {
 			t.Errorf("hint: %s", refused.Hint)
 		}
-		super.exec("grant execute on function lock.record_change(), lock.record_changes() to locks_app")
+		super.exec("select lock.grant_tracking_to('locks_app')")
 		super.exec("select lock.track_changes('shop.orders', 'id')")
 		app.exec(`insert into shop.orders values (1, 'good', '{good,bad}', (1, 'x'), 2, 3, 4.5, 'bad'); insert into shop.orders values (2)`)
 		app.exec("update shop.orders set mood = 'bad' where id = 1")
@@ -261,7 +260,7 @@ func TestAttackByATemporaryView(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
 	super, app := e.sessionAs(t, e.super), e.session(t)
-	super.exec("create schema shop authorization locks_app; grant execute on function lock.record_change(), lock.record_changes() to locks_app")
+	super.exec("create schema shop authorization locks_app; select lock.grant_tracking_to('locks_app')")
 	for _, sql := range []string{
 		"create table shop.t (id text)", "create table shop.seen (who text)", "grant all on schema shop to public", "grant all on shop.seen to public",
 		`create function shop.steal() returns boolean language plpgsql as $$ begin insert into shop.seen values (current_user); return true; end $$`,

@@ -360,7 +360,7 @@ func TestChangeRights(t *testing.T) {
 	if refused := owner.fails("42501", "select lock.track_changes('app.orders', 'id')"); !strings.Contains(refused.Hint, "grant execute") {
 		t.Errorf("hint: %q", refused.Hint)
 	}
-	s.exec("grant execute on function lock.record_change(), lock.record_changes() to locks_app")
+	s.exec("select lock.grant_tracking_to('locks_app')")
 	owner.exec("select lock.track_changes('app.orders', 'id')")
 
 	writer := e.sessionAs(t, as(e.url, "change_writer_"+s.conn.Config().Database, s.conn.Config().Database))

@@ -378,6 +378,14 @@ func (e *env) session(t *testing.T) *session {
 	return e.sessionAs(t, pooled(t, e.app))
 }
 
+// operates makes the ordinary role an operator as well, in this database.
+func (e *env) operates(t testing.TB) {
+	t.Helper()
+	if _, err := e.admin.Exec(ctx, "select lock.grant_operator_to('locks_app')"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (e *env) sessionAs(t *testing.T, url string) *session {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)

@@ -15,7 +15,9 @@ func TestLintPlpgsqlCheck(t *testing.T) {
 			-- A loop without an end needs no return behind it.
 			and not (message like 'control reached end%' and prosrc ~ 'end loop;\s+end;\s*$')
 			-- Its callers, the migrations, pass names and expressions, all of them literals.
-			and not (message like '%is not sanitized' and proname = 'refuse_loss')`
+			and not (message like '%is not sanitized' and proname = 'refuse_loss')
+			-- What it executes are names that the catalogue gives, quoted.
+			and not (message like '%is not sanitized' and proname = 'set_rights')`
 	// On the advisory engine lock.locked_keys is a view; what locks and deletes its rows is looked into on the row engine.
 	rowsAlone := " and not (proname in ('add_key', 'hold_row') or message = 'cannot delete from view \"locked_keys\"')"
 	eachEngine(t, func(t *testing.T, e *env) {

@@ -126,7 +126,8 @@ var roundCalls = []string{
 		select lock.force_release_lease('#', (select max(token) from lock.lease where name = '#'), 'why'); select lock.drop_unused_leases('1 day')`,
 	`select lock.start_idling('lock_task', 'q', 'w', '1 min'); select lock.start_idling('lock_task', 'q', 'w', '1 min'); select lock.open_transactions(); select lock.open_transactions('{5}');
 		select lock.create_task('woken #', 'q'); select lock.stop_idling('lock_task', 'q', 'w');
-		select lock.pause_queue('task', 'q', 'why'); select lock.pause_queue('task', 'q', 'why'); select lock.capture(1, 'q'); select lock.resume_queue('task', 'q'); select lock.resume_queue('task', 'q')`,
+		select lock.pause_queue('task', 'q', 'why'); select lock.pause_queue('task', 'q', 'why'); select lock.capture(1, 'q'); select lock.resume_queue('task', 'q'); select lock.resume_queue('task', 'q');
+		select lock.record_action('task', 'q', 'why', '{}')`,
 	`select lock.create_task('#'); select lock.create_task('#', status => 'done', available_at => 'tomorrow'); select lock.create_task('timed #', timeout => '1 h', payload => '{}', retries_left => 3);
 		select lock.get_task('#'); select lock.capture(1, owner => 'me', since => '-infinity', max_tries => 5); select lock.extend_task('#', 1, '1 h'); select lock.set_status('#', 'failed', 1, delay => '1 s', message => 'm');
 		select lock.set_status('#', 'done'); select lock.set_status('timed #', 'failed', dead => true); select lock.retry_task('timed #', 1); select lock.set_status('timed #', 'failed', dead => true);
@@ -150,7 +151,8 @@ var roundCalls = []string{
 
 // notPlanned says of the rest why it may plan whenever it is called.
 var notPlanned = map[string]string{
-	"grant_to": "rare, and GRANT makes the plans of every session void", "grant_monitor_to": "as grant_to", "revoke_from": "as grant_to",
+	"grant_to": "rare, and GRANT makes the plans of every session void", "grant_monitor_to": "as grant_to", "grant_operator_to": "as grant_to",
+	"grant_tracking_to": "as grant_to", "revoke_from": "as grant_to",
 	"track_changes": "rare, and DDL", "untrack_changes": "as track_changes",
 	"check": "rare, and dynamic SQL about what later migrations bring",
 }

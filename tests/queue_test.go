@@ -19,6 +19,7 @@ func TestQueuePause(t *testing.T) {
 	t.Run("a paused queue gives nothing, and takes over nothing", func(t *testing.T) {
 		t.Parallel()
 		eachEngine(t, func(t *testing.T, e *env) {
+			e.operates(t)
 			s := e.session(t)
 			s.exec("select lock.create_tasks('{mine,late}', timeout => '1 hour')")
 			answers(s, "mine:1 late:1", captured+"lock.capture(2)")
@@ -54,6 +55,10 @@ func TestQueuePause(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		s, owner := e.session(t), e.sessionAs(t, e.owner)
+		s.fails("42501", "select lock.pause_queue('task', 'q', 'why')")
+		s.fails("42501", "select lock.resume_queue('task', 'q')")
+		s.fails("42501", "select * from lock.queue_pause")
+		e.operates(t)
 		q := db.New(e.pool)
 		depth := func() (lines []string) {
 			t.Helper()
@@ -83,11 +88,11 @@ func TestQueuePause(t *testing.T) {
 		}
 		answers(owner, "task q locks_app first locks_app t, task q locks_app second locks_app t",
 			"select string_agg(concat_ws(' ', kind, queue_id, paused_by, reason, resumed_by, resumed_at > paused_at), ', ' order by pause_id) from lock.queue_pause")
-		s.fails("42501", "select * from lock.queue_pause")
 	})
 	t.Run("two who pause or resume at once", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
+		e.operates(t)
 		a, b := e.session(t), e.session(t)
 		b.exec("create temp table answer (paused boolean)")
 		a.exec("begin; select lock.pause_queue('task', 'q', 'a')")
@@ -102,7 +107,9 @@ func TestQueuePause(t *testing.T) {
 	})
 	t.Run("what is denied writes nothing", func(t *testing.T) {
 		t.Parallel()
-		s := open(t, advisory).session(t)
+		e := open(t, advisory)
+		e.operates(t)
+		s := e.session(t)
 		s.exec("select lock.pause_queue('task', 'default', 'why'), lock.create_task('a')")
 		s.exec("begin")
 		answers(s, false, "select lock.pause_queue('task', 'default', 'why')")
@@ -114,6 +121,7 @@ func TestQueuePause(t *testing.T) {
 	t.Run("a transaction that looked before the pause goes on", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
+		e.operates(t)
 		a, b := e.session(t), e.session(t)
 		a.exec("select lock.create_task('a')")
 		b.exec("begin isolation level repeatable read; select 1")
@@ -124,6 +132,7 @@ func TestQueuePause(t *testing.T) {
 	t.Run("bad input", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
+		e.operates(t)
 		s := e.session(t)
 		long := strings.Repeat("x", 10<<20)
 		for _, bad := range []struct {
@@ -177,6 +186,7 @@ func TestQueuePause(t *testing.T) {
 func TestQueueDepth(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
+	e.operates(t)
 	s := e.session(t)
 	s.exec("select lock.create_tasks('{ready 1,ready 2}', 'q'), lock.create_task('an hour away', 'q', available_at => clock_timestamp() + interval '1 hour')")
 	s.exec("select lock.create_task('dead', 'q', retries_left => 0), lock.create_task('done', 'q', status => 'done'), lock.create_task('done', 'only done', status => 'done')")
@@ -406,6 +416,7 @@ func TestQueueAwait(t *testing.T) {
 				t.Parallel()
 				for _, silent := range []bool{false, true} {
 					e := awaitAlone(t, open(t, advisory))
+					e.operates(t)
 					s, p := e.session(t), e.session(t)
 					if silent { // a resumption that tells nobody
 						mutate(t, e, "resume_queue", "perform lock_internal.wake(", "perform concat(")
@@ -424,6 +435,7 @@ func TestQueueAwait(t *testing.T) {
 					}
 				}
 				e := awaitAlone(t, open(t, advisory))
+				e.operates(t)
 				s, p := e.session(t), e.session(t)
 				s.exec("listen lock_" + k.kind)
 				p.exec("select lock.pause_queue($1, 'default', 'why')", k.kind)
@@ -441,6 +453,7 @@ func TestQueueAwait(t *testing.T) {
 			t.Run("is told of what is made while the queue is paused", func(t *testing.T) {
 				t.Parallel()
 				e := awaitAlone(t, open(t, advisory))
+				e.operates(t)
 				s, p, r := e.session(t), e.session(t), e.session(t)
 				s.exec("listen lock_" + k.kind)
 				r.exec("select lock.pause_queue($1, 'default', 'why')", k.kind)

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,29 +11,32 @@ import (
 // publicFunctions is what lock.grant_to gives, by name: a new function of schema lock has to be entered here or below.
 var publicFunctions = strings.Fields(`
 	await_request await_task list_tasks
-	open_transactions pause_queue resume_queue start_idling stop_idling
+	open_transactions start_idling stop_idling
 	acquire_lease assert_lease await_lease release_lease renew_lease
 	acquire_mutex create_mutex release_mutex acquire_timeout create_timeout acquire_time_slot
 	create_throttled_resource lock_throttled_resource
-	capture_request enqueue purge_requests request_history retry_request settle_request track_changes untrack_changes
-	capture create_task create_tasks extend_task get_task next_task_in purge_tasks retry_task retry_tasks set_status set_statuses settle_and_capture
+	capture_request enqueue request_history retry_request settle_request track_changes untrack_changes
+	capture create_task create_tasks extend_task get_task next_task_in retry_task retry_tasks set_status set_statuses settle_and_capture
 	advisory_key check engine exclusive exclusive_all help key queue_sizes shared try_all try_exclusive try_shared unlock vacuum who
 `)
 
-// operatorFunctions stay with the owner of the schema.
+// operatorFunctions are what lock.grant_operator_to gives and lock.grant_to does not.
 var operatorFunctions = strings.Fields(`
-	grant_to grant_monitor_to revoke_from
+	pause_queue purge_requests purge_tasks record_action resume_queue
 	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource force_release_lease cancel_request
 	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources drop_unused_leases
 `)
 
-// calledFunctions are internal, and called by functions that run with the caller's rights; granted marks the roles.
+// ownerFunctions stay with the owner of the schema.
+var ownerFunctions = strings.Fields("grant_monitor_to grant_operator_to grant_to grant_tracking_to revoke_from")
+
+// calledFunctions are internal, and called by functions that run with the caller's rights.
 var calledFunctions = strings.Fields(`
-	granted hold_key is_advisory row_at try_key waiters
+	hold_key is_advisory row_at try_key waiters
 `)
 
 // monitorFunctions is what lock.grant_monitor_to gives, called ones included.
-const monitorFunctions = "advisory_key check engine entity_number get_task help is_advisory key list_tasks monitored queue_sizes request_history row_at waiters who"
+const monitorFunctions = "advisory_key check engine entity_number get_task help is_advisory key list_tasks queue_sizes request_history row_at waiters who"
 
 func TestRights(t *testing.T) {
 	t.Parallel()
@@ -44,7 +48,7 @@ func TestRights(t *testing.T) {
 	t.Run("every function has its place", func(t *testing.T) {
 		for _, c := range []struct{ what, filter, want string }{
 			{"public", "pronamespace = 'lock'::regnamespace and has_function_privilege('locks_app', oid, 'execute')", strings.Join(publicFunctions, " ")},
-			{"operators'", "pronamespace = 'lock'::regnamespace and prorettype <> 'trigger'::regtype and not has_function_privilege('locks_app', oid, 'execute')", strings.Join(operatorFunctions, " ")},
+			{"operators' and the owner's", "pronamespace = 'lock'::regnamespace and prorettype <> 'trigger'::regtype and not has_function_privilege('locks_app', oid, 'execute')", strings.Join(slices.Concat(operatorFunctions, ownerFunctions), " ")},
 			{"internal but granted", "pronamespace = 'lock_internal'::regnamespace and has_function_privilege('locks_app', oid, 'execute')", strings.Join(calledFunctions, " ")},
 		} {
 			got := names("select proname::text from pg_proc where " + c.filter)

@@ -105,6 +105,7 @@ var troubles = map[string]trouble{
 		shows(t, ask(0), false, "no such file")
 	},
 	"A queue that grows": func(t *testing.T, e *env, ask func(int) string) {
+		e.operates(t)
 		s := e.session(t)
 		s.exec("select lock.create_tasks('{a,b,c}', 'reports'), lock.enqueue('update', 'x', queue_id => 'sheets'), lock.pause_queue('request', 'sheets', 'disk full')")
 		shows(t, ask(0), true, "task|reports|3|0|0|0|")
@@ -138,6 +139,7 @@ var troubles = map[string]trouble{
 		shows(t, first(), false, "task|")
 		e.session(t).exec("select lock.create_tasks(array(select k::text from generate_series(1, 5000) k), 'old', status => 'done')")
 		shows(t, first(), true, "task|")
+		e.operates(t)
 		answers(e.session(t), int64(0), "select lock.purge_tasks('30 days', queue_id => 'default')")
 	},
 	"Upgrade": func(t *testing.T, e *env, ask func(int) string) {

@@ -543,6 +543,8 @@ func TestTaskRetries(t *testing.T) {
 		s := e.session(t)
 		s.exec("select lock.create_task(status || retries, status => status::lock.task_status, retries_left => retries::integer) " +
 			"from unnest('{new,done,failed}'::text[]) status, unnest('{0,1}'::text[]) retries")
+		s.fails("42501", "select lock.purge_tasks('1 day')")
+		e.operates(t)
 		answers(s, 0, "select lock.purge_tasks('1 day')")
 		taskOwner(t, e, "update lock.task set available_at = available_at - interval '2 days'")
 		answers(s, 1, "select lock.purge_tasks('1 day', 1)")
@@ -651,10 +653,6 @@ func TestTaskBadInput(t *testing.T) {
 		{"22004", "select lock.get_task(null)", nil},
 		{"22023", "select lock.next_task_in(statuses => '{in_progress}')", nil},
 		{"22023", "select lock.create_tasks('{{a,b},{c,d}}')", nil},
-		{"22023", "select lock.purge_tasks('-1 day')", nil},
-		{"22023", "select lock.purge_tasks('1 day', 0)", nil},
-		{"22004", "select lock.purge_tasks('1 day', null)", nil},
-		{"22023", "select lock.purge_tasks('1 day', status => 'new')", nil},
 		{"42501", "select * from lock.task", nil},
 		{"42501", "select lock_internal.settle('{a}', '{1}', '{done}', 'default', null, null)", nil},
 	} {

@@ -113,6 +113,7 @@ func TestWaitForALockedRow(t *testing.T) {
 func TestWaitLengthsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
+	e.operates(t)
 	s := e.session(t)
 	for _, call := range []string{
 		"lock.create_task('bad', timeout => '200000000 days')", "lock.create_timeout('bad', '200000000 days')",

@@ -1,5 +1,5 @@
 -- Run by the owner of the table, after, by the owner of schema lock:
---   grant execute on function lock.record_change(), lock.record_changes() to shop_owner;
+--   select lock.grant_tracking_to('shop_owner');
 create table shop_order (
     id       bigint generated always as identity primary key,
     customer text not null,

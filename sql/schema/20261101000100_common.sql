@@ -126,6 +126,17 @@ comment on column lock.forced_release.previous is
     'The row as it was: the holder, since when, until when. From the console: also what was done, '
     'as action.';
 
+create table if not exists lock.granted_role (
+    role   name              not null,
+    level  text collate "C"  not null,
+    constraint granted_role_pkey primary key (role, level),
+    constraint granted_role_level check (level in ('application', 'monitor', 'operator', 'tracking'))
+);
+
+comment on table lock.granted_role is
+    'Who was granted what, by lock.grant_to (application) and its like. It alone says so: rights '
+    'that came another way are taken again. Its owner writes it through these functions.';
+
 create table if not exists lock.finding (
     severity  text              not null,
     subject   text collate "C"  not null,
@@ -138,6 +149,50 @@ comment on table lock.finding is
     'The row type of what lock.check() answers. Always empty.';
 
 -- functions of common, migration, admin: written by make migration, not by hand
+
+-- file: sql/functions/admin/actual_rights.sql
+-- +goose StatementBegin
+-- actual_rights lists every right on both schemas that somebody else than the owner has, as
+-- lock_internal.wanted_rights does.
+--
+-- A right that may be passed on, and one to a single column, is never wanted. PUBLIC has what a
+-- missing ACL says.
+create or replace function lock_internal.actual_rights()
+returns table (
+    grantee    text,
+    object     text,
+    privilege  text
+)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select
+        case when given.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(given.grantee)) end,
+        owned.object,
+        given.privilege_type || owned.of || case when given.is_grantable then ' WITH GRANT OPTION' else '' end
+    from (
+        select 'schema ' || pg_namespace.nspname as object, '' as of, pg_namespace.nspacl as acl, pg_namespace.nspowner as owner
+        from pg_namespace
+        where pg_namespace.nspname in ('lock', 'lock_internal')
+        union all
+        select case pg_class.relkind when 'S' then 'sequence ' else 'table ' end || pg_class.oid::regclass, '', pg_class.relacl, pg_class.relowner
+        from pg_class
+        where pg_class.relnamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
+        union all
+        select 'table ' || pg_class.oid::regclass, format(' (%s)', pg_attribute.attname), pg_attribute.attacl, pg_class.relowner
+        from pg_class
+        join pg_attribute on pg_attribute.attrelid = pg_class.oid
+        where pg_class.relnamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
+        union all
+        select 'function ' || pg_proc.oid::regprocedure, '', coalesce(pg_proc.proacl, acldefault('f', pg_proc.proowner)), pg_proc.proowner
+        from pg_proc
+        where pg_proc.pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
+    ) as owned
+    cross join aclexplode(owned.acl) as given
+    where given.grantee <> owned.owner;
+$$;
+-- +goose StatementEnd
 
 -- file: sql/functions/common/engine.sql
 -- engine says what a key lock is made of in this database: 'advisory' (PostgreSQL) or 'row'
@@ -156,6 +211,88 @@ return case when lock_internal.is_advisory() then 'advisory' else 'row' end;
 comment on function lock.engine() is
     'What a key lock is made of in this database: advisory (PostgreSQL) or row (YugabyteDB). The '
     'first migration chooses it, once.';
+
+-- file: sql/functions/admin/some_of.sql
+-- +goose StatementBegin
+-- some_of writes out the first ten of a list, and how many more there are.
+create or replace function lock_internal.some_of(
+    items  text[]
+)
+returns text
+language sql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select array_to_string(items[:10], ', ') || case when cardinality(items) > 10 then format(' and %s more', cardinality(items) - 10) else '' end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/admin/wanted_rights.sql
+-- +goose StatementBegin
+-- wanted_rights lists every right on both schemas that a call of lock.grant_to and its like gave:
+-- one row for each role of lock.granted_role, object and privilege.
+--
+-- This is the one list of who may do what. A function of schema lock that is not named here is for
+-- applications. The internal ones are those that functions and views call with the caller's rights.
+create or replace function lock_internal.wanted_rights()
+returns table (
+    grantee    text,
+    object     text,
+    privilege  text
+)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+    with relation as (
+        select pg_class.oid, pg_class.relkind = 'v' as is_view
+        from pg_class
+        where pg_class.relnamespace = 'lock'::regnamespace
+          and pg_class.relkind in ('r', 'v')
+    ),
+    function as (
+        select
+            pg_proc.oid,
+            pg_proc.proname as name,
+            pg_proc.pronamespace = 'lock_internal'::regnamespace as internal,
+            pg_proc.prorettype = 'trigger'::regtype as tracks,
+            pg_proc.proname = any (array['grant_to', 'grant_monitor_to', 'grant_operator_to', 'grant_tracking_to', 'revoke_from']) as owns,
+            pg_proc.proname ~ '^(force_release_|drop_unused_|purge_)'
+                or pg_proc.proname = any (array['cancel_request', 'pause_queue', 'record_action', 'resume_queue']) as operates,
+            pg_proc.proname = any (array['retry_request', 'retry_task', 'retry_tasks', 'set_status', 'set_statuses', 'vacuum']) as repairs,
+            pg_proc.proname = any (array[
+                'advisory_key', 'check', 'engine', 'get_task', 'help', 'key', 'list_tasks', 'queue_sizes', 'request_history', 'who'
+            ]) as looks
+        from pg_proc
+        where pg_proc.pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
+    )
+    select quote_ident(granted_role.role), may.object, may.privilege
+    from lock.granted_role
+    join pg_roles on pg_roles.rolname = granted_role.role
+    join pg_namespace on pg_namespace.nspname = 'lock' and pg_namespace.nspowner <> pg_roles.oid
+    cross join lateral (
+        select 'schema ' || schema, 'USAGE'
+        from unnest(array['lock', 'lock_internal']) as schema
+        where granted_role.level <> 'tracking'
+        union all
+        select 'table ' || relation.oid::regclass, 'SELECT'
+        from relation
+        where granted_role.level in ('monitor', 'operator')
+           or granted_role.level = 'application' and relation.is_view
+        union all
+        select 'function ' || function.oid::regprocedure, 'EXECUTE'
+        from function
+        where case granted_role.level
+            when 'tracking' then function.tracks and not function.internal
+            when 'application' then not function.internal and not function.tracks and not function.owns and not function.operates
+                or function.internal and function.name = any (array['hold_key', 'is_advisory', 'row_at', 'try_key', 'waiters'])
+            else not function.internal and (function.looks or granted_role.level = 'operator' and (function.operates or function.repairs))
+                or function.internal and function.name = any (array['entity_number', 'is_advisory', 'row_at', 'waiters'])
+        end
+    ) as may (object, privilege);
+$$;
+-- +goose StatementEnd
 
 -- file: sql/functions/admin/findings.sql
 -- +goose StatementBegin
@@ -178,7 +315,6 @@ declare
     isolation  constant text := current_setting('default_transaction_isolation');
     effective  text := isolation;
     advisory   boolean := true;
-    stranger   text;
     forgotten  text;
     standby    boolean := false;
     reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
@@ -217,28 +353,43 @@ begin
         );
     end if;
 
-    select string_agg(distinct held.who || ' may ' || held.what, ', ')
-    into stranger
+    return query
+    select
+        'error',
+        'rights',
+        format('%s has %s on %s', odd.grantee, lower(odd.privilege), lock_internal.some_of(array_agg(odd.object order by odd.object))),
+        'No call of lock.grant_to and its like gave this. Such a call, lock.revoke_from and every migration take it away. '
+            'Look where it came from: alter default privileges, a restore without ACLs, or a hand.'
     from (
-        select coalesce(pg_roles.rolname, 'PUBLIC') as who, lower(rights.privilege_type) || ' ' || owned.name as what
-        from (
-            select 'schema ' || pg_namespace.nspname as name, pg_namespace.nspacl as acl, 'n'::"char" as kind, pg_namespace.nspowner as owner
-            from pg_namespace
-            where pg_namespace.nspname in ('lock', 'lock_internal')
-            union all
-            select pg_class.oid::regclass::text, pg_class.relacl, pg_class.relkind, pg_class.relowner
-            from pg_class
-            where pg_class.relnamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
-            union all
-            select 'functions of ' || pg_proc.pronamespace::regnamespace, coalesce(pg_proc.proacl, acldefault('f', pg_proc.proowner)), 'f', pg_proc.proowner
-            from pg_proc
-            where pg_proc.pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
-        ) as owned
-        cross join aclexplode(owned.acl) as rights
-        left join pg_roles on pg_roles.oid = rights.grantee
-        where rights.grantee = 0 and owned.kind <> 'r'
-           or owned.kind = 'r' and rights.grantee <> owned.owner and rights.privilege_type <> 'SELECT'
-    ) as held;
+        select actual.grantee, actual.privilege, actual.object
+        from lock_internal.actual_rights() as actual
+        except
+        select wanted.grantee, wanted.privilege, wanted.object
+        from lock_internal.wanted_rights() as wanted
+    ) as odd
+    group by odd.grantee, odd.privilege, split_part(odd.object, ' ', 1), split_part(odd.object, '.', 1);
+    return query
+    select
+        'error',
+        'rights',
+        format('%s was granted, and lacks %s', lacking.grantee, lock_internal.some_of(array_agg(lower(lacking.privilege) || ' on ' || lacking.object order by lacking.object))),
+        'A restore or a hand took it. Call lock.grant_to for any role again: it sets the rights of all roles.'
+    from (
+        select wanted.grantee, wanted.privilege, wanted.object
+        from lock_internal.wanted_rights() as wanted
+        except
+        select actual.grantee, actual.privilege, actual.object
+        from lock_internal.actual_rights() as actual
+    ) as lacking
+    group by lacking.grantee;
+    return query
+    select
+        'warning',
+        'rights',
+        format('role "%s" was granted, and is gone', granted_role.role),
+        'The next migration or grant forgets it. Until then another role of its name would be granted in its place.'
+    from lock.granted_role
+    where granted_role.role not in (select pg_roles.rolname from pg_roles);
     return query
     select
         candidate.severity,
@@ -304,9 +455,6 @@ begin
             (standby and not pg_is_in_recovery() and (current_setting('synchronous_standby_names') = '' or current_setting('synchronous_commit') = 'local'),
              'warning', 'synchronous_standby_names', 'there are standbys, and commits wait for none of them: one that is promoted may give the last grants of every durable kind again',
              'Set synchronous_standby_names, and synchronous_commit neither off nor local; or never promote such a standby (docs/failover.md).'),
-            (stranger is not null,
-             'error', 'rights', 'rights that nobody should have: ' || stranger,
-             'Revoke them as the owner of schema lock. To take from PUBLIC what it has, call lock.grant_to for a role of yours again.'),
             (forgotten is not null,
              'warning', 'tasks', forgotten,
              'Give tasks a timeout. Put back what a dead worker left: lock.set_status(id, ''new'', queue_id => ...); lock.list_tasks shows it.'),
@@ -374,53 +522,77 @@ end;
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/admin/revoke_from_public.sql
+-- file: sql/functions/admin/set_rights.sql
 -- +goose StatementBegin
--- revoke_from_public takes everything in both schemas from PUBLIC.
+-- set_rights makes every role's rights on both schemas what lock_internal.wanted_rights says, and
+-- so takes from everybody what default privileges, a restore without ACLs or a hand gave.
 --
--- A restore without ACLs gives PUBLIC what every function has by default.
-create or replace function lock_internal.revoke_from_public()
+-- A role that is gone is forgotten first: another of its name would have its rights.
+create or replace function lock_internal.set_rights()
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    forgotten  name;
+    wrong      record;
+begin
+    for forgotten in
+        delete from lock.granted_role
+        where granted_role.role not in (select pg_roles.rolname from pg_roles)
+        returning granted_role.role
+    loop
+        raise warning 'role "%" is gone, and so is what it was granted on schema lock', forgotten;
+    end loop;
+    for wrong in
+        select distinct actual.grantee, actual.object
+        from lock_internal.actual_rights() as actual
+        where (actual.grantee, actual.object, actual.privilege) not in (
+            select wanted.grantee, wanted.object, wanted.privilege
+            from lock_internal.wanted_rights() as wanted
+        )
+    loop
+        execute format('revoke all on %s from %s cascade', wrong.object, wrong.grantee);
+    end loop;
+    for wrong in
+        select wanted.grantee, wanted.object, wanted.privilege
+        from lock_internal.wanted_rights() as wanted
+        except
+        select actual.grantee, actual.object, actual.privilege
+        from lock_internal.actual_rights() as actual
+    loop
+        execute format('grant %s on %s to %s', wrong.privilege, wrong.object, wrong.grantee);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/admin/grant_role.sql
+-- +goose StatementBegin
+-- grant_role writes down that a role is granted a level, and makes all rights what is written.
+create or replace function lock_internal.grant_role(
+    role   name,
+    level  text
+)
 returns void
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    revoke all on schema lock from public;
-    revoke all on schema lock_internal from public;
-    revoke all on all functions in schema lock from public;
-    revoke all on all functions in schema lock_internal from public;
-    revoke all on all tables in schema lock from public;
-    revoke all on all sequences in schema lock from public;
+    perform lock_internal.check_role(grant_role.role);
+    insert into lock.granted_role (role, level)
+    values (grant_role.role, grant_role.level)
+    on conflict do nothing;
+    perform lock_internal.set_rights();
 end;
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/admin/monitor_functions.sql
--- +goose StatementBegin
--- monitor_functions lists the functions that grant_monitor_to gives.
---
--- They are the functions that look and change nothing, and what these and the views call.
-create or replace function lock_internal.monitor_functions()
-returns setof regprocedure
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select pg_proc.oid::regprocedure
-    from pg_proc
-    where pg_proc.pronamespace = 'lock'::regnamespace
-      and pg_proc.proname = any (array['advisory_key', 'check', 'engine', 'get_task', 'help', 'key', 'list_tasks', 'queue_sizes', 'request_history', 'who'])
-       or pg_proc.pronamespace = 'lock_internal'::regnamespace
-      and pg_proc.proname = any (array['entity_number', 'is_advisory', 'monitored', 'row_at', 'waiters'])
-    order by 1;
 $$;
 -- +goose StatementEnd
 
 -- file: sql/functions/admin/grant_monitor_to.sql
 -- +goose StatementBegin
--- grant_monitor_to lets a role see everything of the schema and change nothing; PUBLIC loses what
--- it has.
+-- grant_monitor_to lets a role see everything of the schema and change nothing.
 create or replace function lock.grant_monitor_to(
     role  name
 )
@@ -429,80 +601,51 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    monitor_function  regprocedure;
 begin
-    perform lock_internal.check_role(grant_monitor_to.role);
-    perform lock_internal.revoke_from_public();
-    execute format('grant usage on schema lock, lock_internal to %I', grant_monitor_to.role);
-    execute format('grant select on all tables in schema lock to %I', grant_monitor_to.role);
-    for monitor_function in
-        select monitor_functions from lock_internal.monitor_functions()
-    loop
-        execute format('grant execute on function %s to %I', monitor_function, grant_monitor_to.role);
-    end loop;
+    perform lock_internal.grant_role(grant_monitor_to.role, 'monitor');
 end;
 $$;
 -- +goose StatementEnd
 
 comment on function lock.grant_monitor_to(name) is
-    'For the schema''s owner. Lets a role look and nothing else. It is for the console, dashboards '
-    'and people on call. The role may read every table and view of the schema, payloads included. '
-    'It may call the functions that only look, such as lock.who, lock.check and lock.help. It can '
-    'change nothing, and take no lock that others wait for. The queries of other roles'' sessions '
-    'show to members of pg_monitor only. A superuser gives that: grant pg_monitor to role. '
-    'lock.revoke_from takes it back. Later migrations extend it by themselves. A role of '
-    'lock.grant_to keeps what it has. Errors: 22004 null, 42704 unknown role, 42501 not the '
-    'owner.';
+    'For the schema''s owner. Lets a role look and nothing else. It is for the console, '
+    'dashboards and people on call. The role may read every table and view of the schema, '
+    'payloads included. It may call the functions that only look, such as lock.who, lock.check '
+    'and lock.help. It can change nothing, and take no lock that others wait for. The queries of '
+    'other roles'' sessions show to members of pg_monitor only. A superuser gives that: grant '
+    'pg_monitor to role. Everybody loses every right on the schema that no such call gave. '
+    'lock.revoke_from takes it back. Later migrations extend it by themselves. A role that has '
+    'another grant keeps it. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
 
--- file: sql/functions/admin/granted_functions.sql
+-- file: sql/functions/admin/grant_operator_to.sql
 -- +goose StatementBegin
--- granted_functions lists the functions that grant_to gives.
---
--- They are all of schema lock except the owner's, and internal ones that functions and views call
--- with the caller's rights.
-create or replace function lock_internal.granted_functions()
-returns setof regprocedure
-language sql
-stable
+-- grant_operator_to lets a role see everything of the schema, and do what operators do.
+create or replace function lock.grant_operator_to(
+    role  name
+)
+returns void
+language plpgsql
+volatile
 set search_path = pg_catalog, pg_temp
 as $$
-    select pg_proc.oid::regprocedure
-    from pg_proc
-    where pg_proc.pronamespace = 'lock'::regnamespace
-      and pg_proc.prorettype <> 'trigger'::regtype
-      and pg_proc.proname <> all (array[
-          'grant_to', 'grant_monitor_to', 'revoke_from',
-          'force_release_mutex', 'force_release_timeout', 'force_release_time_slot', 'force_release_throttled_resource', 'force_release_lease', 'cancel_request',
-          'drop_unused_mutexes', 'drop_unused_timeouts', 'drop_unused_time_slots', 'drop_unused_throttled_resources', 'drop_unused_leases'
-      ])
-       or pg_proc.pronamespace = 'lock_internal'::regnamespace
-      and pg_proc.proname = any (array['granted', 'is_advisory', 'hold_key', 'try_key', 'row_at', 'waiters'])
-    order by 1;
+begin
+    perform lock_internal.grant_role(grant_operator_to.role, 'operator');
+end;
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/admin/granted_views.sql
--- +goose StatementBegin
--- granted_views lists what grant_to gives: every view of schema lock.
-create or replace function lock_internal.granted_views()
-returns setof regclass
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select pg_class.oid::regclass
-    from pg_class
-    where pg_class.relnamespace = 'lock'::regnamespace
-      and pg_class.relkind = 'v'
-    order by 1;
-$$;
--- +goose StatementEnd
+comment on function lock.grant_operator_to(name) is
+    'For the schema''s owner. Lets a role do what people do in an incident, or to keep house. It '
+    'may do what lock.grant_monitor_to allows. Besides it may release by force, cancel, pause, '
+    'resume, retry, put tasks back, purge, and drop what is unused. It takes no lock, captures '
+    'nothing, and writes to no table itself. To end sessions it needs pg_signal_backend, which a '
+    'superuser gives. Everybody loses every right on the schema that no such call gave. '
+    'lock.revoke_from takes it back. Later migrations extend it by themselves. A role that has '
+    'another grant keeps it. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
 
 -- file: sql/functions/admin/grant_to.sql
 -- +goose StatementBegin
--- grant_to gives a role every public function and view of the schema, and no table; PUBLIC loses
--- what it has.
+-- grant_to gives a role every function and view that programs use, and no table.
 create or replace function lock.grant_to(
     role  name
 )
@@ -511,61 +654,42 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    granted_function  regprocedure;
-    granted_view      regclass;
 begin
-    perform lock_internal.check_role(grant_to.role);
-    perform lock_internal.revoke_from_public();
-    execute format('grant usage on schema lock, lock_internal to %I', grant_to.role);
-    for granted_function in
-        select granted_functions from lock_internal.granted_functions()
-    loop
-        execute format('grant execute on function %s to %I', granted_function, grant_to.role);
-    end loop;
-    for granted_view in
-        select granted_views from lock_internal.granted_views()
-    loop
-        execute format('grant select on %s to %I', granted_view, grant_to.role);
-    end loop;
+    perform lock_internal.grant_role(grant_to.role, 'application');
 end;
 $$;
 -- +goose StatementEnd
 
 comment on function lock.grant_to(name) is
-    'For the schema''s owner, who must call it. Gives a role every function and view that is not '
-    'for the owner alone, and no table. Later migrations extend it by themselves. Errors: 22004 '
-    'null, 42704 unknown role, 42501 not the owner.';
+    'For the schema''s owner, who must call it. Makes a role an application: it may call every '
+    'function that programs use, and read the views. It may touch no table, and do nothing that '
+    'is for operators (lock.grant_operator_to) or the owner. Everybody else loses every right on '
+    'the schema that no such call gave. Later migrations extend it by themselves. '
+    'lock.revoke_from takes it back. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
 
--- file: sql/functions/admin/granted.sql
+-- file: sql/functions/admin/grant_tracking_to.sql
 -- +goose StatementBegin
--- granted does nothing: the roles that may execute it are those that were named to lock.grant_to.
-create or replace function lock_internal.granted()
+-- grant_tracking_to lets a role's tables be tracked by lock.track_changes.
+create or replace function lock.grant_tracking_to(
+    role  name
+)
 returns void
-language sql
-immutable
-as $$
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/admin/granted_roles.sql
--- +goose StatementBegin
--- granted_roles lists the roles that were named to lock.grant_to.
-create or replace function lock_internal.granted_roles()
-returns setof name
-language sql
-stable
+language plpgsql
+volatile
 set search_path = pg_catalog, pg_temp
 as $$
-    select pg_roles.rolname
-    from pg_proc
-    cross join aclexplode(pg_proc.proacl) as item
-    join pg_roles on pg_roles.oid = item.grantee
-    where pg_proc.oid = 'lock_internal.granted()'::regprocedure
-      and item.grantee <> pg_proc.proowner
-    order by 1;
+begin
+    perform lock_internal.grant_role(grant_tracking_to.role, 'tracking');
+end;
 $$;
 -- +goose StatementEnd
+
+comment on function lock.grant_tracking_to(name) is
+    'For the schema''s owner. Lets the tables that a role owns be tracked: see '
+    'lock.track_changes. Such a role can put any update request into any queue, by a trigger that '
+    'it makes itself. It gets no other right. Everybody loses every right on the schema that no '
+    'such call gave. lock.revoke_from takes it back. Errors: 22004 null, 42704 unknown role, '
+    '42501 not the owner.';
 
 -- file: sql/functions/admin/wrap.sql
 -- +goose StatementBegin
@@ -760,37 +884,6 @@ comment on function lock.help(text) is
     '22023 empty or longer than 1024 bytes, P0002 no such name; the hint has names that are like '
     'it.';
 
--- file: sql/functions/admin/monitored.sql
--- +goose StatementBegin
--- monitored does nothing: the roles that may execute it are those that were named to
--- lock.grant_monitor_to.
-create or replace function lock_internal.monitored()
-returns void
-language sql
-immutable
-as $$
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/admin/monitor_roles.sql
--- +goose StatementBegin
--- monitor_roles lists the roles that were named to lock.grant_monitor_to.
-create or replace function lock_internal.monitor_roles()
-returns setof name
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select pg_roles.rolname
-    from pg_proc
-    cross join aclexplode(pg_proc.proacl) as item
-    join pg_roles on pg_roles.oid = item.grantee
-    where pg_proc.oid = 'lock_internal.monitored()'::regprocedure
-      and item.grantee <> pg_proc.proowner
-    order by 1;
-$$;
--- +goose StatementEnd
-
 -- file: sql/functions/admin/revoke_from.sql
 -- +goose StatementBegin
 -- revoke_from takes back everything that a role has in the schema.
@@ -802,27 +895,21 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    granted_function  regprocedure;
 begin
     perform lock_internal.check_role(revoke_from.role);
-    execute format('revoke usage on schema lock, lock_internal from %I', revoke_from.role);
-    for granted_function in
-        select granted_functions from lock_internal.granted_functions()
-        union
-        select monitor_functions from lock_internal.monitor_functions()
-    loop
-        execute format('revoke execute on function %s from %I', granted_function, revoke_from.role);
-    end loop;
-    execute format('revoke select on all tables in schema lock from %I', revoke_from.role);
+    delete from lock.granted_role
+    where granted_role.role = revoke_from.role;
+    perform lock_internal.set_rights();
 end;
 $$;
 -- +goose StatementEnd
 
 comment on function lock.revoke_from(name) is
-    'For the schema''s owner, who must call it. Takes back everything that lock.grant_to and '
-    'lock.grant_monitor_to gave a role. It takes effect at once. Locks that are held go on until '
-    'their transactions end. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+    'For the schema''s owner, who must call it. Takes back everything that a role has on the '
+    'schema: what lock.grant_to, lock.grant_monitor_to, lock.grant_operator_to and '
+    'lock.grant_tracking_to gave, and anything else. It takes effect at once. Locks that are held '
+    'go on until their transactions end. Everybody else loses every right on the schema that no '
+    'such call gave. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
 
 -- file: sql/functions/common/give_up.sql
 -- +goose StatementBegin
@@ -861,7 +948,6 @@ create or replace function lock_internal.await_row(
 returns void
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -1060,7 +1146,6 @@ create or replace function lock_internal.record_forced_release(
 returns void
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -1113,8 +1198,8 @@ $$;
 
 -- file: sql/functions/migration/end_migration.sql
 -- +goose StatementBegin
--- end_migration notes that a migration is done, and grants what came with it to every role that has
--- grants.
+-- end_migration notes that a migration is done, and gives every role what it was granted of that
+-- which came with it, and nothing else.
 create or replace function lock_internal.end_migration(
     version    bigint,
     direction  text
@@ -1124,8 +1209,6 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    grantee  name;
 begin
     if end_migration.direction = 'up' then
         insert into lock.migration (version)
@@ -1135,17 +1218,7 @@ begin
         delete from lock.migration
         where migration.version = end_migration.version;
     end if;
-    perform lock_internal.revoke_from_public();
-    for grantee in
-        select granted_roles from lock_internal.granted_roles()
-    loop
-        perform lock.grant_to(grantee);
-    end loop;
-    for grantee in
-        select monitor_roles from lock_internal.monitor_roles()
-    loop
-        perform lock.grant_monitor_to(grantee);
-    end loop;
+    perform lock_internal.set_rights();
 end;
 $$;
 -- +goose StatementEnd
@@ -1315,14 +1388,16 @@ $$;
 -- +goose StatementBegin
 do $$
 declare
-    roles  constant name[] := substring(
+    kept  constant jsonb := substring(
         obj_description(to_regclass('public.lock_goose_version'), 'pg_class') from '^Granted before the last Down: (.*)$'
-    );
+    )::jsonb;
 begin
-    if roles is not null then
-        perform lock.grant_to(pg_roles.rolname)
-        from pg_roles
-        where pg_roles.rolname = any (roles);
+    if kept is not null then
+        insert into lock.granted_role (role, level)
+        select granted.role, granted.level
+        from jsonb_to_recordset(kept) as granted (role name, level text)
+        join pg_roles on pg_roles.rolname = granted.role
+        on conflict do nothing;
         comment on table public.lock_goose_version is null;
     end if;
 end;
@@ -1349,19 +1424,18 @@ $$;
 -- +goose StatementBegin
 do $$
 declare
-    roles  name[];
+    kept  jsonb;
 begin
-    if to_regprocedure('lock_internal.granted_roles()') is null then
+    if to_regclass('lock.granted_role') is null then
         return;
     end if;
-    roles := array(select granted_roles from lock_internal.granted_roles());
-    if roles = '{}' then
+    select jsonb_agg(granted_role) into kept from lock.granted_role;
+    if kept is null then
         return;
     end if;
-    raise warning 'goose down drops the grants of %; next time: %', roles,
-        (select string_agg(format('select lock.grant_to(%L);', granted), ' ') from unnest(roles) as granted);
+    raise warning 'goose down drops the grants of %', kept;
     if to_regclass('public.lock_goose_version') is not null then
-        execute format('comment on table public.lock_goose_version is %L', 'Granted before the last Down: ' || roles::text);
+        execute format('comment on table public.lock_goose_version is %L', 'Granted before the last Down: ' || kept::text);
     end if;
 end;
 $$;
@@ -1420,12 +1494,6 @@ drop function if exists lock_internal.give_up(text, text);
 -- gone: sql/functions/admin/revoke_from.sql
 drop function if exists lock.revoke_from(name);
 
--- gone: sql/functions/admin/monitor_roles.sql
-drop function if exists lock_internal.monitor_roles();
-
--- gone: sql/functions/admin/monitored.sql
-drop function if exists lock_internal.monitored();
-
 -- gone: sql/functions/admin/help.sql
 drop function if exists lock.help();
 drop function if exists lock.help(text);
@@ -1439,29 +1507,23 @@ drop function if exists lock_internal.manual(text);
 -- gone: sql/functions/admin/wrap.sql
 drop function if exists lock_internal.wrap(text, integer, integer);
 
--- gone: sql/functions/admin/granted_roles.sql
-drop function if exists lock_internal.granted_roles();
-
--- gone: sql/functions/admin/granted.sql
-drop function if exists lock_internal.granted();
+-- gone: sql/functions/admin/grant_tracking_to.sql
+drop function if exists lock.grant_tracking_to(name);
 
 -- gone: sql/functions/admin/grant_to.sql
 drop function if exists lock.grant_to(name);
 
--- gone: sql/functions/admin/granted_views.sql
-drop function if exists lock_internal.granted_views();
-
--- gone: sql/functions/admin/granted_functions.sql
-drop function if exists lock_internal.granted_functions();
+-- gone: sql/functions/admin/grant_operator_to.sql
+drop function if exists lock.grant_operator_to(name);
 
 -- gone: sql/functions/admin/grant_monitor_to.sql
 drop function if exists lock.grant_monitor_to(name);
 
--- gone: sql/functions/admin/monitor_functions.sql
-drop function if exists lock_internal.monitor_functions();
+-- gone: sql/functions/admin/grant_role.sql
+drop function if exists lock_internal.grant_role(name, text);
 
--- gone: sql/functions/admin/revoke_from_public.sql
-drop function if exists lock_internal.revoke_from_public();
+-- gone: sql/functions/admin/set_rights.sql
+drop function if exists lock_internal.set_rights();
 
 -- gone: sql/functions/admin/check_role.sql
 drop function if exists lock_internal.check_role(name);
@@ -1472,12 +1534,22 @@ drop function if exists lock.check();
 -- gone: sql/functions/admin/findings.sql
 drop function if exists lock_internal.findings(text);
 
+-- gone: sql/functions/admin/wanted_rights.sql
+drop function if exists lock_internal.wanted_rights();
+
+-- gone: sql/functions/admin/some_of.sql
+drop function if exists lock_internal.some_of(text[]);
+
 -- gone: sql/functions/common/engine.sql
 drop function if exists lock.engine();
+
+-- gone: sql/functions/admin/actual_rights.sql
+drop function if exists lock_internal.actual_rights();
 
 -- end of functions
 
 drop table if exists lock.finding;
+drop table if exists lock.granted_role;
 drop table if exists lock.forced_release;
 drop function if exists lock_internal.is_advisory();
 drop table if exists lock.migration;

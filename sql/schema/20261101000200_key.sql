@@ -60,7 +60,6 @@ create or replace function lock_internal.add_key(
 returns boolean
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -176,7 +175,6 @@ create or replace function lock_internal.hold_row(
 returns boolean
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$

@@ -237,10 +237,10 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.drop_unused_mutexes(interval, integer) is
-    'For the schema''s owner. Deletes at most max mutexes that were made or last released at '
-    'least unused_for ago, and returns how many. The longest unused go first. Call it again until '
-    'it returns 0. It never deletes one that is acquired, and never waits. The next acquire makes '
-    'a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
+    'For operators. Deletes at most max mutexes that were made or last released at least '
+    'unused_for ago, and returns how many. The longest unused go first. Call it again until it '
+    'returns 0. It never deletes one that is acquired, and never waits. The next acquire makes a '
+    'dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
     'SERIALIZABLE.';
 
@@ -286,12 +286,11 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.force_release_mutex(text, text) is
-    'For the schema''s owner. Releases a mutex, whichever owner acquired it, and returns true; '
-    'false when it is not acquired. lock.forced_release records the operator, the reason (1 to '
-    '1024 bytes), and the owner and time of the acquisition. The holder is not told: make sure '
-    'that it is gone. The call waits for a transaction that is releasing the mutex. Errors: '
-    '22004, 22023 bad task_id or reason, 25006 read-only, 40001 under REPEATABLE READ and '
-    'SERIALIZABLE.';
+    'For operators. Releases a mutex, whichever owner acquired it, and returns true; false when '
+    'it is not acquired. lock.forced_release records the operator, the reason (1 to 1024 bytes), '
+    'and the owner and time of the acquisition. The holder is not told: make sure that it is '
+    'gone. The call waits for a transaction that is releasing the mutex. Errors: 22004, 22023 bad '
+    'task_id or reason, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/mutex/release_mutex.sql
 -- +goose StatementBegin

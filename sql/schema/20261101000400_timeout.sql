@@ -249,13 +249,12 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.drop_unused_timeouts(interval, integer) is
-    'For the schema''s owner. Deletes at most max timeouts whose last interval ended at least '
-    'unused_for ago. For one that was never acquired, its making counts. It deletes the longest '
-    'unused first and returns how many; call it again until it returns 0. It never deletes one '
-    'that is denied now, and never waits. A dropped one must be made again: until then acquiring '
-    'it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
-    'SERIALIZABLE.';
+    'For operators. Deletes at most max timeouts whose last interval ended at least unused_for '
+    'ago. For one that was never acquired, its making counts. It deletes the longest unused first '
+    'and returns how many; call it again until it returns 0. It never deletes one that is denied '
+    'now, and never waits. A dropped one must be made again: until then acquiring it is an error '
+    '(P0002). Times are kept to the hour, so one can stay up to an hour longer. Errors: 22004, '
+    '22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/timeout/force_release_timeout.sql
 -- +goose StatementBegin
@@ -300,11 +299,11 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.force_release_timeout(text, text) is
-    'For the schema''s owner. Lets a timeout be acquired at once and returns true; false when its '
-    'interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 '
-    'bytes) and what was stored. The call waits for a transaction that has just acquired the '
-    'timeout. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 '
-    'under REPEATABLE READ and SERIALIZABLE.';
+    'For operators. Lets a timeout be acquired at once and returns true; false when its interval '
+    'has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) '
+    'and what was stored. The call waits for a transaction that has just acquired the timeout. '
+    'Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE.';
 
 -- end of functions
 

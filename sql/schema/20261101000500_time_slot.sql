@@ -198,13 +198,13 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.drop_unused_time_slots(interval, integer) is
-    'For the schema''s owner. Forgets at most max tasks whose newest slot ended, and was granted, '
-    'at least unused_for ago; returns how many. The longest unused go first. Call it again until '
-    'it returns 0. A dropped task remembers no slot: an at that is older than unused_for is '
-    'granted again. So unused_for must exceed the age of the latest data point that a producer '
-    'may still send. With at left out no slot is ever granted twice. It never waits. Times are '
-    'kept to the hour, so one can stay up to an hour longer. Errors: 22004, 22023 bad arguments, '
-    '25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For operators. Forgets at most max tasks whose newest slot ended, and was granted, at least '
+    'unused_for ago; returns how many. The longest unused go first. Call it again until it '
+    'returns 0. A dropped task remembers no slot: an at that is older than unused_for is granted '
+    'again. So unused_for must exceed the age of the latest data point that a producer may still '
+    'send. With at left out no slot is ever granted twice. It never waits. Times are kept to the '
+    'hour, so one can stay up to an hour longer. Errors: 22004, 22023 bad arguments, 25006 '
+    'read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/time_slot/force_release_time_slot.sql
 -- +goose StatementBegin
@@ -243,12 +243,12 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.force_release_time_slot(text, text) is
-    'For the schema''s owner. Forgets the newest slot of a task and returns true; false when '
-    'there is nothing to forget. After that any slot can be acquired next, even one that was '
-    'granted before. Use it when a producer took a slot far in the future, or when a clock was '
-    'set back. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what '
-    'was stored. The call waits for a transaction that has just acquired a slot. Errors: 22004, '
-    '22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For operators. Forgets the newest slot of a task and returns true; false when there is '
+    'nothing to forget. After that any slot can be acquired next, even one that was granted '
+    'before. Use it when a producer took a slot far in the future, or when a clock was set back. '
+    'lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
+    'The call waits for a transaction that has just acquired a slot. Errors: 22004, 22023 bad '
+    'arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- end of functions
 

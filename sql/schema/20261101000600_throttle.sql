@@ -317,13 +317,12 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.drop_unused_throttled_resources(interval, integer) is
-    'For the schema''s owner. Deletes at most max throttled resources whose last interval, or '
-    'making when they were never locked, ended at least unused_for ago. It deletes the longest '
-    'unused first and returns how many; call it again until it returns 0. It never deletes one '
-    'that is denied now, and never waits. A dropped one must be made again: until then locking it '
-    'is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
-    'SERIALIZABLE.';
+    'For operators. Deletes at most max throttled resources whose last interval, or making when '
+    'they were never locked, ended at least unused_for ago. It deletes the longest unused first '
+    'and returns how many; call it again until it returns 0. It never deletes one that is denied '
+    'now, and never waits. A dropped one must be made again: until then locking it is an error '
+    '(P0002). Times are kept to the hour, so one can stay up to an hour longer. Errors: 22004, '
+    '22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/throttle/force_release_throttled_resource.sql
 -- +goose StatementBegin
@@ -396,12 +395,12 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.force_release_throttled_resource(text, text) is
-    'For the schema''s owner. Lets a resource be locked at once, with all its permits, and returns '
-    'true; false when its interval has passed anyway, for every permit. lock.forced_release '
-    'records the operator, the reason (1 to 1024 bytes) and what was stored. The call waits for a '
-    'transaction that has just locked the resource. Errors: 22004, 22023 bad arguments, P0002 '
-    'never created, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 '
-    'deadlock, 55P03 lock_timeout.';
+    'For operators. Lets a resource be locked at once, with all its permits, and returns true; '
+    'false when its interval has passed anyway, for every permit. lock.forced_release records the '
+    'operator, the reason (1 to 1024 bytes) and what was stored. The call waits for a transaction '
+    'that has just locked the resource. Errors: 22004, 22023 bad arguments, P0002 never created, '
+    '25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 '
+    'lock_timeout.';
 
 -- file: sql/functions/throttle/lock_throttled_permit.sql
 -- +goose StatementBegin
@@ -422,7 +421,6 @@ create or replace function lock_internal.lock_throttled_permit(
 returns boolean
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$

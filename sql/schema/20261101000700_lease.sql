@@ -96,7 +96,6 @@ create or replace function lock_internal.add_lease_name(
 returns bigint
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -565,12 +564,12 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.drop_unused_leases(interval, integer) is
-    'For the schema''s owner. Forgets up to max names (default 10000) that have no lease, and had '
-    'none granted for unused_for; returns how many. Leases that expired so long ago go, too. New '
-    'names start with a token above that of every forgotten one. It reads the tables from end to '
-    'end. Run it from cron when names come and go by the thousand, until it returns 0. New names '
-    'wait while it runs. Errors: 22004 null, 22023 bad interval or max below 1, 40001 under '
-    'REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
+    'For operators. Forgets up to max names (default 10000) that have no lease, and had none '
+    'granted for unused_for; returns how many. Leases that expired so long ago go, too. New names '
+    'start with a token above that of every forgotten one. It reads the tables from end to end. '
+    'Run it from cron when names come and go by the thousand, until it returns 0. New names wait '
+    'while it runs. Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE '
+    'READ and SERIALIZABLE, 25006 read-only.';
 
 -- file: sql/functions/lease/force_release_lease.sql
 -- +goose StatementBegin
@@ -611,13 +610,13 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.force_release_lease(text, bigint, text) is
-    'For the schema''s owner. Takes a live lease (see lock.lease_holder) from its holder and '
-    'returns true; false when there is no such live lease. lock.forced_release records the '
-    'operator, the reason (1 to 1024 bytes) and the lease with its token. From its commit on '
-    'lock.assert_lease and lock.renew_lease refuse the token. Waits for transactions that have '
-    'asserted it, so that none of them commits later. Errors: 22004 null, 22023 bad name or '
-    'reason, 40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or '
-    'a waiter marked it, after the snapshot, 25006 read-only.';
+    'For operators. Takes a live lease (see lock.lease_holder) from its holder and returns true; '
+    'false when there is no such live lease. lock.forced_release records the operator, the reason '
+    '(1 to 1024 bytes) and the lease with its token. From its commit on lock.assert_lease and '
+    'lock.renew_lease refuse the token. Waits for transactions that have asserted it, so that '
+    'none of them commits later. Errors: 22004 null, 22023 bad name or reason, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or a waiter marked it, '
+    'after the snapshot, 25006 read-only.';
 
 -- file: sql/functions/lease/release_lease.sql
 -- +goose StatementBegin

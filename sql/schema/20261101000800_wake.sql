@@ -102,7 +102,6 @@ create or replace function lock_internal.begin_look(
 returns boolean
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
@@ -252,7 +251,6 @@ create or replace function lock_internal.end_look(
 returns double precision
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
@@ -448,16 +446,49 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.pause_queue(text, text, text) is
-    'Pauses a queue of kind task or request. It gives nothing to anybody, whether new, failed, '
-    'timed out or put back, until lock.resume_queue. False: it is paused already, and its reason '
-    'stays. Works for queues that have nothing yet. Captured work goes on and is settled as '
-    'before, and producers go on producing. A capture that began before this call''s transaction '
-    'committed may still take something. A transaction under REPEATABLE READ or SERIALIZABLE sees '
-    'what its snapshot does. lock.queue_pause keeps the operator, the time and the reason; '
-    'lock.queue_depth shows which queues are paused. Waits only for an open transaction that '
-    'pauses or resumes the same queue. Errors: 22004 null; 22023 another kind, an empty or blank '
-    'text, or one longer than 1024 bytes; 25006 on a standby; 40001 under REPEATABLE READ and '
-    'SERIALIZABLE.';
+    'For operators. Pauses a queue of kind task or request. It gives nothing to anybody, whether '
+    'new, failed, timed out or put back, until lock.resume_queue. False: it is paused already, '
+    'and its reason stays. Works for queues that have nothing yet. Captured work goes on and is '
+    'settled as before, and producers go on producing. A capture that began before this call''s '
+    'transaction committed may still take something. A transaction under REPEATABLE READ or '
+    'SERIALIZABLE sees what its snapshot does. lock.queue_pause keeps the operator, the time and '
+    'the reason; lock.queue_depth shows which queues are paused. Waits only for an open '
+    'transaction that pauses or resumes the same queue. Errors: 22004 null; 22023 another kind, '
+    'an empty or blank text, or one longer than 1024 bytes; 25006 on a standby; 40001 under '
+    'REPEATABLE READ and SERIALIZABLE.';
+
+-- file: sql/functions/wake/record_action.sql
+-- +goose StatementBegin
+-- record_action writes down what an operator does by a function that keeps no record of its own.
+create or replace function lock.record_action(
+    kind     text,
+    id       text,
+    reason   text,
+    details  jsonb
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform lock_internal.check_kind(record_action.kind);
+    perform lock_internal.check_text(left(record_action.id, 250), 'id');
+    perform lock_internal.check_text(record_action.reason, 'reason');
+    perform lock_internal.record_forced_release(
+        record_action.kind, record_action.id, record_action.reason, coalesce(record_action.details, '{}')
+    );
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.record_action(text, text, text, jsonb) is
+    'For operators. Adds a line to lock.forced_release about an action on a queue of kind task or '
+    'request that keeps no record itself, such as a retry: the console calls it. id names the '
+    'queue, or queue and id; the line also has the role that logged in. It belongs to the '
+    'caller''s transaction: call it together with the action. Errors: 22004 null, 22023 another '
+    'kind, an empty or blank text or one longer than 1024 bytes, 25006 read-only.';
 
 -- file: sql/functions/wake/wake.sql
 -- +goose StatementBegin
@@ -484,7 +515,6 @@ create or replace function lock_internal.wake(
 returns void
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
@@ -537,10 +567,10 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.resume_queue(text, text) is
-    'Ends a pause of lock.pause_queue, and wakes the queue''s idle workers at commit. False: it '
-    'was not paused. Waits only for an open transaction that pauses or resumes the same queue. '
-    'Errors: 22004 null, 22023 another kind or a bad queue_id, 25006 on a standby, 40001 under '
-    'REPEATABLE READ and SERIALIZABLE.';
+    'For operators. Ends a pause of lock.pause_queue, and wakes the queue''s idle workers at '
+    'commit. False: it was not paused. Waits only for an open transaction that pauses or resumes '
+    'the same queue. Errors: 22004 null, 22023 another kind or a bad queue_id, 25006 on a '
+    'standby, 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/wake/stop_idling.sql
 -- +goose StatementBegin
@@ -609,6 +639,9 @@ drop function if exists lock.resume_queue(text, text);
 
 -- gone: sql/functions/wake/wake.sql
 drop function if exists lock_internal.wake(text, text);
+
+-- gone: sql/functions/wake/record_action.sql
+drop function if exists lock.record_action(text, text, text, jsonb);
 
 -- gone: sql/functions/wake/pause_queue.sql
 drop function if exists lock.pause_queue(text, text, text);

@@ -244,7 +244,6 @@ create or replace function lock_internal.settle(
 returns bigint
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -1027,7 +1026,6 @@ create or replace function lock_internal.forgotten_tasks()
 returns text
 language sql
 stable
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
     select format('tasks in progress for over a day without a timeout: %s, such as %s', count(*), min(task.queue_id || ': ' || task.id))
@@ -1228,11 +1226,12 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.purge_tasks(interval, integer, text, lock.task_status) is
-    'Deletes at most max done tasks that were settled longer than older_than ago, oldest first, '
-    'and returns how many. With status failed it deletes dead letters, and never a task that can '
-    'still be captured as failed. Skips tasks that other transactions hold, and never waits. Call '
-    'it until it returns less than max. A purged id can be created again; then its attempt counts '
-    'from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
+    'For operators. Deletes at most max done tasks that were settled longer than older_than ago, '
+    'oldest first, and returns how many. With status failed it deletes dead letters, and never a '
+    'task that can still be captured as failed. Skips tasks that other transactions hold, and '
+    'never waits. Call it until it returns less than max. A purged id can be created again; then '
+    'its attempt counts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other '
+    'statuses.';
 
 -- file: sql/functions/task/retry_task.sql
 -- +goose StatementBegin

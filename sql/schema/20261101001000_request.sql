@@ -168,7 +168,6 @@ create or replace function lock_internal.add_request()
 returns trigger
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -386,7 +385,6 @@ create or replace function lock_internal.next_request_in(
 returns interval
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -554,14 +552,14 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.cancel_request(bigint, text) is
-    'For the schema''s owner. Ends an outstanding request as error, and returns true. The reason '
-    '(1 to 1024 bytes) becomes its message. Returns false when the request is settled, or when a '
-    'worker has its entity now: ask again later. lock.forced_release records the operator, the '
-    'reason and the request. The caller has the entity until the transaction ends. After a '
-    'rollback the request is as it was. A cancelled create frees the updates behind it, as a '
-    'create that ended in error does. Never waits. Wakes idle workers at commit. Errors: 22004 '
-    'null, 22023 bad reason, P0002 no such request, 25006 read-only or standby, 40001 under '
-    'REPEATABLE READ and SERIALIZABLE.';
+    'For operators. Ends an outstanding request as error, and returns true. The reason (1 to 1024 '
+    'bytes) becomes its message. Returns false when the request is settled, or when a worker has '
+    'its entity now: ask again later. lock.forced_release records the operator, the reason and '
+    'the request. The caller has the entity until the transaction ends. After a rollback the '
+    'request is as it was. A cancelled create frees the updates behind it, as a create that ended '
+    'in error does. Never waits. Wakes idle workers at commit. Errors: 22004 null, 22023 bad '
+    'reason, P0002 no such request, 25006 read-only or standby, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE.';
 
 -- file: sql/functions/request/enqueue.sql
 -- +goose StatementBegin
@@ -672,11 +670,11 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.purge_requests(interval, integer) is
-    'Deletes at most max requests that were settled longer ago than older_than, oldest first, of '
-    'all queues. Returns how many. Call it again, in a new transaction, until it returns less '
-    'than max. Never waits, never makes a worker wait, and never touches an outstanding request. '
-    'A purged create may be created again. Errors: 22004 null, 22023 bad interval or max, 40001 '
-    'under REPEATABLE READ.';
+    'For operators. Deletes at most max requests that were settled longer ago than older_than, '
+    'oldest first, of all queues. Returns how many. Call it again, in a new transaction, until it '
+    'returns less than max. Never waits, never makes a worker wait, and never touches an '
+    'outstanding request. A purged create may be created again. Errors: 22004 null, 22023 bad '
+    'interval or max, 40001 under REPEATABLE READ.';
 
 -- file: sql/functions/request/request_history.sql
 -- +goose StatementBegin

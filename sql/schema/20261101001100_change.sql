@@ -129,7 +129,6 @@ create or replace function lock_internal.record_images(
 returns void
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
@@ -207,7 +206,7 @@ $$;
 
 comment on function lock.record_change() is
     'Row trigger of lock.track_changes. It runs with the rights of its own owner, and none of the '
-    'table owner''s. Grant it to the owners of tables that may be tracked.';
+    'table owner''s. lock.grant_tracking_to lets an owner''s tables have it.';
 
 -- file: sql/functions/change/record_changes.sql
 -- +goose StatementBegin
@@ -356,7 +355,7 @@ $$;
 
 comment on function lock.record_changes() is
     'Statement trigger of lock.track_changes. It runs with the rights of its own owner, and none '
-    'of the table owner''s. Grant it to the owners of tables that may be tracked.';
+    'of the table owner''s. lock.grant_tracking_to lets an owner''s tables have it.';
 
 -- file: sql/functions/change/untrack_changes.sql
 -- +goose StatementBegin
@@ -453,7 +452,7 @@ begin
     then
         raise exception 'tables of role % may not be tracked', place.owner
             using errcode = 'insufficient_privilege',
-                  hint = format('As the owner of schema lock: grant execute on function lock.record_change(), lock.record_changes() to %I.', place.owner);
+                  hint = format('As the owner of schema lock: select lock.grant_tracking_to(%L).', place.owner);
     end if;
     if not exists (
         select
@@ -501,11 +500,11 @@ comment on function lock.track_changes(regclass, name, text) is
     'update that changes entity_column is recorded for both entities. A truncate is recorded '
     'under the table''s own name. So is a change whose entity is null, empty or longer than 1024 '
     'bytes. Called again it replaces column and queue. A role that writes to the table needs no '
-    'right on schema lock. Call it as the table''s owner. The owner needs execute on '
-    'lock.record_change() and lock.record_changes(), also where a superuser calls it. It takes a '
-    'lock on the table: it waits for the table''s writers, and stops them until the transaction '
-    'ends. Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a '
-    'partition, 42501 not allowed, 42710 another session has just tracked it: call again.';
+    'right on schema lock. Call it as the table''s owner. The owner needs what '
+    'lock.grant_tracking_to gives, also where a superuser calls it. It takes a lock on the table: '
+    'it waits for the table''s writers, and stops them until the transaction ends. Errors: 22004 '
+    'null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not '
+    'allowed, 42710 another session has just tracked it: call again.';
 
 -- end of functions
 

@@ -1,7 +1,7 @@
 // Command locks-console serves the console alone.
 //
 // LOCKS_CONSOLE_URL is the database's address, for a role that lock.grant_monitor_to made. With -allow-actions
-// LOCKS_CONSOLE_ACTIONS_URL is another, for the owner of schema lock or a member of that role.
+// LOCKS_CONSOLE_ACTIONS_URL is another, for a role that lock.grant_operator_to made.
 package main
 
 import (

@@ -17,7 +17,6 @@ declare
     isolation  constant text := current_setting('default_transaction_isolation');
     effective  text := isolation;
     advisory   boolean := true;
-    stranger   text;
     forgotten  text;
     standby    boolean := false;
     reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
@@ -56,28 +55,43 @@ begin
         );
     end if;
 
-    select string_agg(distinct held.who || ' may ' || held.what, ', ')
-    into stranger
+    return query
+    select
+        'error',
+        'rights',
+        format('%s has %s on %s', odd.grantee, lower(odd.privilege), lock_internal.some_of(array_agg(odd.object order by odd.object))),
+        'No call of lock.grant_to and its like gave this. Such a call, lock.revoke_from and every migration take it away. '
+            'Look where it came from: alter default privileges, a restore without ACLs, or a hand.'
     from (
-        select coalesce(pg_roles.rolname, 'PUBLIC') as who, lower(rights.privilege_type) || ' ' || owned.name as what
-        from (
-            select 'schema ' || pg_namespace.nspname as name, pg_namespace.nspacl as acl, 'n'::"char" as kind, pg_namespace.nspowner as owner
-            from pg_namespace
-            where pg_namespace.nspname in ('lock', 'lock_internal')
-            union all
-            select pg_class.oid::regclass::text, pg_class.relacl, pg_class.relkind, pg_class.relowner
-            from pg_class
-            where pg_class.relnamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
-            union all
-            select 'functions of ' || pg_proc.pronamespace::regnamespace, coalesce(pg_proc.proacl, acldefault('f', pg_proc.proowner)), 'f', pg_proc.proowner
-            from pg_proc
-            where pg_proc.pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace)
-        ) as owned
-        cross join aclexplode(owned.acl) as rights
-        left join pg_roles on pg_roles.oid = rights.grantee
-        where rights.grantee = 0 and owned.kind <> 'r'
-           or owned.kind = 'r' and rights.grantee <> owned.owner and rights.privilege_type <> 'SELECT'
-    ) as held;
+        select actual.grantee, actual.privilege, actual.object
+        from lock_internal.actual_rights() as actual
+        except
+        select wanted.grantee, wanted.privilege, wanted.object
+        from lock_internal.wanted_rights() as wanted
+    ) as odd
+    group by odd.grantee, odd.privilege, split_part(odd.object, ' ', 1), split_part(odd.object, '.', 1);
+    return query
+    select
+        'error',
+        'rights',
+        format('%s was granted, and lacks %s', lacking.grantee, lock_internal.some_of(array_agg(lower(lacking.privilege) || ' on ' || lacking.object order by lacking.object))),
+        'A restore or a hand took it. Call lock.grant_to for any role again: it sets the rights of all roles.'
+    from (
+        select wanted.grantee, wanted.privilege, wanted.object
+        from lock_internal.wanted_rights() as wanted
+        except
+        select actual.grantee, actual.privilege, actual.object
+        from lock_internal.actual_rights() as actual
+    ) as lacking
+    group by lacking.grantee;
+    return query
+    select
+        'warning',
+        'rights',
+        format('role "%s" was granted, and is gone', granted_role.role),
+        'The next migration or grant forgets it. Until then another role of its name would be granted in its place.'
+    from lock.granted_role
+    where granted_role.role not in (select pg_roles.rolname from pg_roles);
     return query
     select
         candidate.severity,
@@ -143,9 +157,6 @@ begin
             (standby and not pg_is_in_recovery() and (current_setting('synchronous_standby_names') = '' or current_setting('synchronous_commit') = 'local'),
              'warning', 'synchronous_standby_names', 'there are standbys, and commits wait for none of them: one that is promoted may give the last grants of every durable kind again',
              'Set synchronous_standby_names, and synchronous_commit neither off nor local; or never promote such a standby (docs/failover.md).'),
-            (stranger is not null,
-             'error', 'rights', 'rights that nobody should have: ' || stranger,
-             'Revoke them as the owner of schema lock. To take from PUBLIC what it has, call lock.grant_to for a role of yours again.'),
             (forgotten is not null,
              'warning', 'tasks', forgotten,
              'Give tasks a timeout. Put back what a dead worker left: lock.set_status(id, ''new'', queue_id => ...); lock.list_tasks shows it.'),

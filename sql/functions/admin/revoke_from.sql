@@ -7,23 +7,17 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    granted_function  regprocedure;
 begin
     perform lock_internal.check_role(revoke_from.role);
-    execute format('revoke usage on schema lock, lock_internal from %I', revoke_from.role);
-    for granted_function in
-        select granted_functions from lock_internal.granted_functions()
-        union
-        select monitor_functions from lock_internal.monitor_functions()
-    loop
-        execute format('revoke execute on function %s from %I', granted_function, revoke_from.role);
-    end loop;
-    execute format('revoke select on all tables in schema lock from %I', revoke_from.role);
+    delete from lock.granted_role
+    where granted_role.role = revoke_from.role;
+    perform lock_internal.set_rights();
 end;
 $$;
 
 comment on function lock.revoke_from(name) is
-    'For the schema''s owner, who must call it. Takes back everything that lock.grant_to and '
-    'lock.grant_monitor_to gave a role. It takes effect at once. Locks that are held go on until '
-    'their transactions end. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';
+    'For the schema''s owner, who must call it. Takes back everything that a role has on the '
+    'schema: what lock.grant_to, lock.grant_monitor_to, lock.grant_operator_to and '
+    'lock.grant_tracking_to gave, and anything else. It takes effect at once. Locks that are held '
+    'go on until their transactions end. Everybody else loses every right on the schema that no '
+    'such call gave. Errors: 22004 null, 42704 unknown role, 42501 not the owner.';

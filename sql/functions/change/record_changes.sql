@@ -142,4 +142,4 @@ $$;
 
 comment on function lock.record_changes() is
     'Statement trigger of lock.track_changes. It runs with the rights of its own owner, and none '
-    'of the table owner''s. Grant it to the owners of tables that may be tracked.';
+    'of the table owner''s. lock.grant_tracking_to lets an owner''s tables have it.';

@@ -16,7 +16,6 @@ create or replace function lock_internal.record_images(
 returns void
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column

@@ -47,7 +47,7 @@ begin
     then
         raise exception 'tables of role % may not be tracked', place.owner
             using errcode = 'insufficient_privilege',
-                  hint = format('As the owner of schema lock: grant execute on function lock.record_change(), lock.record_changes() to %I.', place.owner);
+                  hint = format('As the owner of schema lock: select lock.grant_tracking_to(%L).', place.owner);
     end if;
     if not exists (
         select
@@ -94,8 +94,8 @@ comment on function lock.track_changes(regclass, name, text) is
     'update that changes entity_column is recorded for both entities. A truncate is recorded '
     'under the table''s own name. So is a change whose entity is null, empty or longer than 1024 '
     'bytes. Called again it replaces column and queue. A role that writes to the table needs no '
-    'right on schema lock. Call it as the table''s owner. The owner needs execute on '
-    'lock.record_change() and lock.record_changes(), also where a superuser calls it. It takes a '
-    'lock on the table: it waits for the table''s writers, and stops them until the transaction '
-    'ends. Errors: 22004 null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a '
-    'partition, 42501 not allowed, 42710 another session has just tracked it: call again.';
+    'right on schema lock. Call it as the table''s owner. The owner needs what '
+    'lock.grant_tracking_to gives, also where a superuser calls it. It takes a lock on the table: '
+    'it waits for the table''s writers, and stops them until the transaction ends. Errors: 22004 '
+    'null, 22023 bad queue_id, 42703 no such column, 42809 not a table, or a partition, 42501 not '
+    'allowed, 42710 another session has just tracked it: call again.';

@@ -13,7 +13,6 @@ create or replace function lock_internal.await_row(
 returns void
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin

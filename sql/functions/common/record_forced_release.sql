@@ -9,7 +9,6 @@ create or replace function lock_internal.record_forced_release(
 returns void
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin

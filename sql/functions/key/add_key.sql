@@ -19,7 +19,6 @@ create or replace function lock_internal.add_key(
 returns boolean
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare

@@ -18,7 +18,6 @@ create or replace function lock_internal.hold_row(
 returns boolean
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$

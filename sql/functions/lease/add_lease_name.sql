@@ -11,7 +11,6 @@ create or replace function lock_internal.add_lease_name(
 returns bigint
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare

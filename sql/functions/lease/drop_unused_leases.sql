@@ -70,9 +70,9 @@ end;
 $$;
 
 comment on function lock.drop_unused_leases(interval, integer) is
-    'For the schema''s owner. Forgets up to max names (default 10000) that have no lease, and had '
-    'none granted for unused_for; returns how many. Leases that expired so long ago go, too. New '
-    'names start with a token above that of every forgotten one. It reads the tables from end to '
-    'end. Run it from cron when names come and go by the thousand, until it returns 0. New names '
-    'wait while it runs. Errors: 22004 null, 22023 bad interval or max below 1, 40001 under '
-    'REPEATABLE READ and SERIALIZABLE, 25006 read-only.';
+    'For operators. Forgets up to max names (default 10000) that have no lease, and had none '
+    'granted for unused_for; returns how many. Leases that expired so long ago go, too. New names '
+    'start with a token above that of every forgotten one. It reads the tables from end to end. '
+    'Run it from cron when names come and go by the thousand, until it returns 0. New names wait '
+    'while it runs. Errors: 22004 null, 22023 bad interval or max below 1, 40001 under REPEATABLE '
+    'READ and SERIALIZABLE, 25006 read-only.';

@@ -34,10 +34,10 @@ end;
 $$;
 
 comment on function lock.force_release_lease(text, bigint, text) is
-    'For the schema''s owner. Takes a live lease (see lock.lease_holder) from its holder and '
-    'returns true; false when there is no such live lease. lock.forced_release records the '
-    'operator, the reason (1 to 1024 bytes) and the lease with its token. From its commit on '
-    'lock.assert_lease and lock.renew_lease refuse the token. Waits for transactions that have '
-    'asserted it, so that none of them commits later. Errors: 22004 null, 22023 bad name or '
-    'reason, 40001 under REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or '
-    'a waiter marked it, after the snapshot, 25006 read-only.';
+    'For operators. Takes a live lease (see lock.lease_holder) from its holder and returns true; '
+    'false when there is no such live lease. lock.forced_release records the operator, the reason '
+    '(1 to 1024 bytes) and the lease with its token. From its commit on lock.assert_lease and '
+    'lock.renew_lease refuse the token. Waits for transactions that have asserted it, so that '
+    'none of them commits later. Errors: 22004 null, 22023 bad name or reason, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or a waiter marked it, '
+    'after the snapshot, 25006 read-only.';

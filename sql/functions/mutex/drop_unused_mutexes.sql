@@ -53,9 +53,9 @@ end;
 $$;
 
 comment on function lock.drop_unused_mutexes(interval, integer) is
-    'For the schema''s owner. Deletes at most max mutexes that were made or last released at '
-    'least unused_for ago, and returns how many. The longest unused go first. Call it again until '
-    'it returns 0. It never deletes one that is acquired, and never waits. The next acquire makes '
-    'a dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
+    'For operators. Deletes at most max mutexes that were made or last released at least '
+    'unused_for ago, and returns how many. The longest unused go first. Call it again until it '
+    'returns 0. It never deletes one that is acquired, and never waits. The next acquire makes a '
+    'dropped one again. Times are kept to the hour, so a mutex can stay up to an hour longer. '
     'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
     'SERIALIZABLE.';

@@ -5,7 +5,6 @@ create or replace function lock_internal.add_request()
 returns trigger
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin

@@ -59,11 +59,11 @@ end;
 $$;
 
 comment on function lock.cancel_request(bigint, text) is
-    'For the schema''s owner. Ends an outstanding request as error, and returns true. The reason '
-    '(1 to 1024 bytes) becomes its message. Returns false when the request is settled, or when a '
-    'worker has its entity now: ask again later. lock.forced_release records the operator, the '
-    'reason and the request. The caller has the entity until the transaction ends. After a '
-    'rollback the request is as it was. A cancelled create frees the updates behind it, as a '
-    'create that ended in error does. Never waits. Wakes idle workers at commit. Errors: 22004 '
-    'null, 22023 bad reason, P0002 no such request, 25006 read-only or standby, 40001 under '
-    'REPEATABLE READ and SERIALIZABLE.';
+    'For operators. Ends an outstanding request as error, and returns true. The reason (1 to 1024 '
+    'bytes) becomes its message. Returns false when the request is settled, or when a worker has '
+    'its entity now: ask again later. lock.forced_release records the operator, the reason and '
+    'the request. The caller has the entity until the transaction ends. After a rollback the '
+    'request is as it was. A cancelled create frees the updates behind it, as a create that ended '
+    'in error does. Never waits. Wakes idle workers at commit. Errors: 22004 null, 22023 bad '
+    'reason, P0002 no such request, 25006 read-only or standby, 40001 under REPEATABLE READ and '
+    'SERIALIZABLE.';

@@ -6,7 +6,6 @@ create or replace function lock_internal.next_request_in(
 returns interval
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off

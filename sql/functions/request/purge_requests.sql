@@ -32,8 +32,8 @@ end;
 $$;
 
 comment on function lock.purge_requests(interval, integer) is
-    'Deletes at most max requests that were settled longer ago than older_than, oldest first, of '
-    'all queues. Returns how many. Call it again, in a new transaction, until it returns less '
-    'than max. Never waits, never makes a worker wait, and never touches an outstanding request. '
-    'A purged create may be created again. Errors: 22004 null, 22023 bad interval or max, 40001 '
-    'under REPEATABLE READ.';
+    'For operators. Deletes at most max requests that were settled longer ago than older_than, '
+    'oldest first, of all queues. Returns how many. Call it again, in a new transaction, until it '
+    'returns less than max. Never waits, never makes a worker wait, and never touches an '
+    'outstanding request. A purged create may be created again. Errors: 22004 null, 22023 bad '
+    'interval or max, 40001 under REPEATABLE READ.';

@@ -7,7 +7,6 @@ create or replace function lock_internal.forgotten_tasks()
 returns text
 language sql
 stable
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
     select format('tasks in progress for over a day without a timeout: %s, such as %s', count(*), min(task.queue_id || ': ' || task.id))

@@ -64,8 +64,9 @@ end;
 $$;
 
 comment on function lock.purge_tasks(interval, integer, text, lock.task_status) is
-    'Deletes at most max done tasks that were settled longer than older_than ago, oldest first, '
-    'and returns how many. With status failed it deletes dead letters, and never a task that can '
-    'still be captured as failed. Skips tasks that other transactions hold, and never waits. Call '
-    'it until it returns less than max. A purged id can be created again; then its attempt counts '
-    'from 0. Errors: 22004 null; 22023 bad interval, max below 1, other statuses.';
+    'For operators. Deletes at most max done tasks that were settled longer than older_than ago, '
+    'oldest first, and returns how many. With status failed it deletes dead letters, and never a '
+    'task that can still be captured as failed. Skips tasks that other transactions hold, and '
+    'never waits. Call it until it returns less than max. A purged id can be created again; then '
+    'its attempt counts from 0. Errors: 22004 null; 22023 bad interval, max below 1, other '
+    'statuses.';

@@ -23,7 +23,6 @@ create or replace function lock_internal.settle(
 returns bigint
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare

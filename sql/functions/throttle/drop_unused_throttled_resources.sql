@@ -60,10 +60,9 @@ end;
 $$;
 
 comment on function lock.drop_unused_throttled_resources(interval, integer) is
-    'For the schema''s owner. Deletes at most max throttled resources whose last interval, or '
-    'making when they were never locked, ended at least unused_for ago. It deletes the longest '
-    'unused first and returns how many; call it again until it returns 0. It never deletes one '
-    'that is denied now, and never waits. A dropped one must be made again: until then locking it '
-    'is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
-    'SERIALIZABLE.';
+    'For operators. Deletes at most max throttled resources whose last interval, or making when '
+    'they were never locked, ended at least unused_for ago. It deletes the longest unused first '
+    'and returns how many; call it again until it returns 0. It never deletes one that is denied '
+    'now, and never waits. A dropped one must be made again: until then locking it is an error '
+    '(P0002). Times are kept to the hour, so one can stay up to an hour longer. Errors: 22004, '
+    '22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';

@@ -34,10 +34,10 @@ end;
 $$;
 
 comment on function lock.drop_unused_time_slots(interval, integer) is
-    'For the schema''s owner. Forgets at most max tasks whose newest slot ended, and was granted, '
-    'at least unused_for ago; returns how many. The longest unused go first. Call it again until '
-    'it returns 0. A dropped task remembers no slot: an at that is older than unused_for is '
-    'granted again. So unused_for must exceed the age of the latest data point that a producer '
-    'may still send. With at left out no slot is ever granted twice. It never waits. Times are '
-    'kept to the hour, so one can stay up to an hour longer. Errors: 22004, 22023 bad arguments, '
-    '25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For operators. Forgets at most max tasks whose newest slot ended, and was granted, at least '
+    'unused_for ago; returns how many. The longest unused go first. Call it again until it '
+    'returns 0. A dropped task remembers no slot: an at that is older than unused_for is granted '
+    'again. So unused_for must exceed the age of the latest data point that a producer may still '
+    'send. With at left out no slot is ever granted twice. It never waits. Times are kept to the '
+    'hour, so one can stay up to an hour longer. Errors: 22004, 22023 bad arguments, 25006 '
+    'read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';

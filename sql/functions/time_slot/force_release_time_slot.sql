@@ -32,9 +32,9 @@ end;
 $$;
 
 comment on function lock.force_release_time_slot(text, text) is
-    'For the schema''s owner. Forgets the newest slot of a task and returns true; false when '
-    'there is nothing to forget. After that any slot can be acquired next, even one that was '
-    'granted before. Use it when a producer took a slot far in the future, or when a clock was '
-    'set back. lock.forced_release records the operator, the reason (1 to 1024 bytes) and what '
-    'was stored. The call waits for a transaction that has just acquired a slot. Errors: 22004, '
-    '22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'For operators. Forgets the newest slot of a task and returns true; false when there is '
+    'nothing to forget. After that any slot can be acquired next, even one that was granted '
+    'before. Use it when a producer took a slot far in the future, or when a clock was set back. '
+    'lock.forced_release records the operator, the reason (1 to 1024 bytes) and what was stored. '
+    'The call waits for a transaction that has just acquired a slot. Errors: 22004, 22023 bad '
+    'arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';

@@ -36,10 +36,9 @@ end;
 $$;
 
 comment on function lock.drop_unused_timeouts(interval, integer) is
-    'For the schema''s owner. Deletes at most max timeouts whose last interval ended at least '
-    'unused_for ago. For one that was never acquired, its making counts. It deletes the longest '
-    'unused first and returns how many; call it again until it returns 0. It never deletes one '
-    'that is denied now, and never waits. A dropped one must be made again: until then acquiring '
-    'it is an error (P0002). Times are kept to the hour, so one can stay up to an hour longer. '
-    'Errors: 22004, 22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and '
-    'SERIALIZABLE.';
+    'For operators. Deletes at most max timeouts whose last interval ended at least unused_for '
+    'ago. For one that was never acquired, its making counts. It deletes the longest unused first '
+    'and returns how many; call it again until it returns 0. It never deletes one that is denied '
+    'now, and never waits. A dropped one must be made again: until then acquiring it is an error '
+    '(P0002). Times are kept to the hour, so one can stay up to an hour longer. Errors: 22004, '
+    '22023 bad arguments, 25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE.';

@@ -38,8 +38,8 @@ end;
 $$;
 
 comment on function lock.force_release_timeout(text, text) is
-    'For the schema''s owner. Lets a timeout be acquired at once and returns true; false when its '
-    'interval has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 '
-    'bytes) and what was stored. The call waits for a transaction that has just acquired the '
-    'timeout. Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 '
-    'under REPEATABLE READ and SERIALIZABLE.';
+    'For operators. Lets a timeout be acquired at once and returns true; false when its interval '
+    'has passed anyway. lock.forced_release records the operator, the reason (1 to 1024 bytes) '
+    'and what was stored. The call waits for a transaction that has just acquired the timeout. '
+    'Errors: 22004, 22023 bad arguments, P0002 never created, 25006 read-only, 40001 under '
+    'REPEATABLE READ and SERIALIZABLE.';

@@ -16,7 +16,6 @@ create or replace function lock_internal.begin_look(
 returns boolean
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$

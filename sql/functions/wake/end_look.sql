@@ -15,7 +15,6 @@ create or replace function lock_internal.end_look(
 returns double precision
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$

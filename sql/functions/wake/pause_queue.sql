@@ -31,13 +31,13 @@ end;
 $$;
 
 comment on function lock.pause_queue(text, text, text) is
-    'Pauses a queue of kind task or request. It gives nothing to anybody, whether new, failed, '
-    'timed out or put back, until lock.resume_queue. False: it is paused already, and its reason '
-    'stays. Works for queues that have nothing yet. Captured work goes on and is settled as '
-    'before, and producers go on producing. A capture that began before this call''s transaction '
-    'committed may still take something. A transaction under REPEATABLE READ or SERIALIZABLE sees '
-    'what its snapshot does. lock.queue_pause keeps the operator, the time and the reason; '
-    'lock.queue_depth shows which queues are paused. Waits only for an open transaction that '
-    'pauses or resumes the same queue. Errors: 22004 null; 22023 another kind, an empty or blank '
-    'text, or one longer than 1024 bytes; 25006 on a standby; 40001 under REPEATABLE READ and '
-    'SERIALIZABLE.';
+    'For operators. Pauses a queue of kind task or request. It gives nothing to anybody, whether '
+    'new, failed, timed out or put back, until lock.resume_queue. False: it is paused already, '
+    'and its reason stays. Works for queues that have nothing yet. Captured work goes on and is '
+    'settled as before, and producers go on producing. A capture that began before this call''s '
+    'transaction committed may still take something. A transaction under REPEATABLE READ or '
+    'SERIALIZABLE sees what its snapshot does. lock.queue_pause keeps the operator, the time and '
+    'the reason; lock.queue_depth shows which queues are paused. Waits only for an open '
+    'transaction that pauses or resumes the same queue. Errors: 22004 null; 22023 another kind, '
+    'an empty or blank text, or one longer than 1024 bytes; 25006 on a standby; 40001 under '
+    'REPEATABLE READ and SERIALIZABLE.';

@@ -31,7 +31,7 @@ end;
 $$;
 
 comment on function lock.resume_queue(text, text) is
-    'Ends a pause of lock.pause_queue, and wakes the queue''s idle workers at commit. False: it '
-    'was not paused. Waits only for an open transaction that pauses or resumes the same queue. '
-    'Errors: 22004 null, 22023 another kind or a bad queue_id, 25006 on a standby, 40001 under '
-    'REPEATABLE READ and SERIALIZABLE.';
+    'For operators. Ends a pause of lock.pause_queue, and wakes the queue''s idle workers at '
+    'commit. False: it was not paused. Waits only for an open transaction that pauses or resumes '
+    'the same queue. Errors: 22004 null, 22023 another kind or a bad queue_id, 25006 on a '
+    'standby, 40001 under REPEATABLE READ and SERIALIZABLE.';

@@ -21,7 +21,6 @@ create or replace function lock_internal.wake(
 returns void
 language plpgsql
 volatile
-security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
