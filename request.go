@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -34,7 +35,8 @@ func (e *RequestError) Unwrap() error { return e.Err }
 
 // RequestOptions tune WorkRequests. Nil and the zero value are good.
 type RequestOptions struct {
-	MaxTries int // of a request when the handler asks for others with RetryAfter. Default: 10.
+	MaxTries  int // of a request when the handler asks for others with RetryAfter. Default: 10.
+	BatchSize int // how many updates a batch has at most. Default: 1000.
 
 	Grace       time.Duration // for the running handler after ctx has ended. Default: 10 s.
 	CallTimeout time.Duration // of each call of the loop itself, the commit included. Default: 10 s.
@@ -53,10 +55,10 @@ type RequestOptions struct {
 // error then, wrapped. Any number of workers, in any number of processes, share a queue. Each uses
 // one connection of the pool at a time. All those of a process and pool listen on one more.
 //
-// handle gets a READ COMMITTED transaction and a batch of one entity: its create alone, or all its
-// outstanding updates, oldest first. Nobody else has the entity until the transaction ends. The
-// batch's ProcessID is a new one for every capture: a name for what handle does outside the
-// database that no other try has. The batch is settled in the same transaction:
+// handle gets a READ COMMITTED transaction and a batch of one entity: its create alone, or its
+// oldest BatchSize outstanding updates, oldest first. Nobody else has the entity until the
+// transaction ends. The batch's ProcessID is a new one for every capture: a name for what handle
+// does outside the database that no other try has. The batch is settled in the same transaction:
 //
 //   - nil: complete, committed together with what handle did in tx.
 //   - an error: what handle did in tx is undone, and all of the batch is settled as error with the
@@ -88,7 +90,7 @@ func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string, handl
 	if opts != nil {
 		w.RequestOptions = *opts
 	}
-	w.MaxTries = cmp.Or(w.MaxTries, 10)
+	w.MaxTries, w.BatchSize = cmp.Or(w.MaxTries, 10), cmp.Or(w.BatchSize, 1000)
 	w.Grace, w.CallTimeout = cmp.Or(w.Grace, defaultGrace), cmp.Or(w.CallTimeout, defaultCallTimeout)
 	if w.OnError == nil {
 		w.OnError = warn
@@ -233,7 +235,9 @@ func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
 	calling, cancel := w.end.call(w.CallTimeout) // From here on the end of ctx must not interrupt.
 	defer cancel()
 	opening := &pipeline{Conn: c.conn.Conn(), begins: true, then: "savepoint locks_handler"}
-	c.batch, err = db.New(opening).CaptureRequest(calling, db.CaptureRequestParams{ProcessID: c.process, After: w.line, QueueID: w.queueID})
+	c.batch, err = db.New(opening).CaptureRequest(calling, db.CaptureRequestParams{
+		ProcessID: c.process, After: w.line, QueueID: w.queueID, Max: int32(min(w.BatchSize, math.MaxInt32)),
+	})
 	err = cmp.Or(err, opening.results.Close())
 	if first {
 		w.began, w.lasted = began, time.Since(began)
@@ -298,7 +302,8 @@ func (w *requestWorker) run(c *capture) (outcome, err error) {
 
 // settle settles the batch by its outcome and commits. With a delay the batch is put back.
 func (w *requestWorker) settle(c *capture, outcome error) (delay time.Duration, err error) {
-	params := db.SettleRequestParams{ProcessID: c.process, Status: "complete"}
+	expects := int64(len(c.batch))
+	params := db.SettleRequestParams{ProcessID: c.process, Status: "complete", Expects: &expects}
 	if outcome != nil {
 		text := message(outcome)
 		params.Status, params.Message = "error", &text
@@ -308,9 +313,9 @@ func (w *requestWorker) settle(c *capture, outcome error) (delay time.Duration, 
 	}
 	calling, cancel := w.end.call(w.CallTimeout)
 	defer cancel()
-	closing := &pipeline{Conn: c.conn.Conn(), expects: len(c.batch), then: "commit"}
+	closing := &pipeline{Conn: c.conn.Conn(), then: "commit"}
 	_, err = db.New(closing).SettleRequest(calling, params)
-	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "22012" { // division by zero
+	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "55000" { // not what it expects
 		err = errUnsettled
 	}
 	return params.Delay, cmp.Or(err, closing.results.Close())
@@ -365,7 +370,6 @@ type pipeline struct {
 	*pgx.Conn
 	begins  bool   // a transaction, before the query
 	then    string // is sent after the query
-	expects int    // of QueryRow, which divides by zero when the answer is another number
 	results pgx.BatchResults
 }
 
@@ -387,10 +391,8 @@ func (p *pipeline) Query(ctx context.Context, sql string, args ...any) (pgx.Rows
 	return p.results.Query()
 }
 
-// The server compares, since what is sent after the query does not wait for its answer.
 func (p *pipeline) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	sql = fmt.Sprintf("select answer.n / (answer.n = $%d::bigint)::integer from (%s) as answer(n)", len(args)+1, sql)
-	p.send(ctx, sql, append(args, p.expects))
+	p.send(ctx, sql, args)
 	return p.results.QueryRow()
 }
 

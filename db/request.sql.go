@@ -32,20 +32,26 @@ func (q *Queries) CancelRequest(ctx context.Context, arg CancelRequestParams) (b
 }
 
 const captureRequest = `-- name: CaptureRequest :many
-select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => $3::text)
+select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => $3::text, max => $4::integer)
 `
 
 type CaptureRequestParams struct {
 	ProcessID pgtype.UUID
 	After     int64
 	QueueID   string
+	Max       int32
 }
 
-// CaptureRequest takes the first work of a queue that nobody else has, oldest request first: one entity's create, or all its
-// updates; nothing when nothing can be had after the line (0 at first, then the first RequestID of the last batch). Call it on
+// CaptureRequest takes the first work of a queue that nobody else has, oldest request first: one entity's create, or its
+// oldest max updates; nothing when nothing can be had after the line (0 at first, then the first RequestID of the last batch). Call it on
 // a pgx.Tx, and SettleRequest before the commit, which fails otherwise (23503). Does not wait.
 func (q *Queries) CaptureRequest(ctx context.Context, arg CaptureRequestParams) ([]Request, error) {
-	rows, err := q.db.Query(ctx, captureRequest, arg.ProcessID, arg.After, arg.QueueID)
+	rows, err := q.db.Query(ctx, captureRequest,
+		arg.ProcessID,
+		arg.After,
+		arg.QueueID,
+		arg.Max,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +187,7 @@ func (q *Queries) RetryRequest(ctx context.Context, requestID int64) (int64, err
 }
 
 const settleRequest = `-- name: SettleRequest :one
-select lock.settle_request(process_id => $1::uuid, status => $2::text, message => $3::text, delay => $4::interval) as settled
+select lock.settle_request(process_id => $1::uuid, status => $2::text, message => $3::text, delay => $4::interval, expects => $5::bigint) as settled
 `
 
 type SettleRequestParams struct {
@@ -189,16 +195,18 @@ type SettleRequestParams struct {
 	Status    string
 	Message   *string
 	Delay     time.Duration
+	Expects   *int64
 }
 
 // SettleRequest ends what processID captured in this transaction, as complete or error, or puts it back as new, to be tried
-// again after delay (0 otherwise); how many requests that were.
+// again after delay (0 otherwise); how many requests that were. 55000: they are not as many as expects says (nil: any number).
 func (q *Queries) SettleRequest(ctx context.Context, arg SettleRequestParams) (int64, error) {
 	row := q.db.QueryRow(ctx, settleRequest,
 		arg.ProcessID,
 		arg.Status,
 		arg.Message,
 		arg.Delay,
+		arg.Expects,
 	)
 	var settled int64
 	err := row.Scan(&settled)

@@ -22,10 +22,11 @@ type requestWorker struct {
 	*session
 	process [16]byte
 	line    int64
+	max     int
 }
 
 func newRequestWorker(t *testing.T, e *env) *requestWorker {
-	return &requestWorker{session: e.session(t), process: requestProcess()}
+	return &requestWorker{session: e.session(t), process: requestProcess(), max: 1000}
 }
 
 // capture begins a transaction unless one is open, captures after the line, and returns the ids; the line moves along.
@@ -35,7 +36,7 @@ func (w *requestWorker) capture(queue string) []int64 {
 		w.exec("begin")
 	}
 	w.process = requestProcess()
-	rows, err := w.conn.Query(ctx, "select request_id from lock.capture_request($1, $2, $3)", w.process, w.line, queue)
+	rows, err := w.conn.Query(ctx, "select request_id from lock.capture_request($1, $2, $3, $4)", w.process, w.line, queue, w.max)
 	must(w.t, err)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	must(w.t, err)
@@ -125,7 +126,7 @@ func TestRequestWalkThrough(t *testing.T) {
 // Where a capture can be made to stand.
 const (
 	requestBeforeLock = "continue when not lock_internal.try_entity"
-	requestBeforeLook = "select coalesce(array_agg"
+	requestBeforeLook = "select coalesce("
 	requestBeforeTake = "return query"
 )
 
@@ -780,6 +781,7 @@ func TestRequestCost(t *testing.T) {
 		eachEngine(t, func(t *testing.T, e *env) {
 			a, w, v, super := e.session(t), newRequestWorker(t, e), e.session(t), e.sessionAs(t, e.super)
 			const busy = 5000
+			w.max = busy
 			a.exec("select lock.enqueue('update', 'busy')")
 			w.takes("default", 1)
 			w.settles("complete", 1)
@@ -918,6 +920,47 @@ func TestRequestRules(t *testing.T) {
 		w.takes("default", 51)
 		w.settles("complete", 1)
 	})
+	t.Run("a batch is the oldest max updates, or the create alone", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, engines()[0])
+		s := e.session(t)
+		s.exec("select lock.enqueue('update', 'sheet') from generate_series(1, 1001)")
+		s.exec("select lock.enqueue('create', 'sheet')")
+		const capture = "select concat_ws(' ', count(*), min(request_id), max(request_id)) from lock.capture_request($1, max => $2)"
+		for _, c := range []struct {
+			max  int
+			want string
+		}{{3, "1 1002 1002"}, {3, "3 1 3"}, {1, "1 4 4"}, {996, "996 5 1000"}, {5, "1 1001 1001"}} {
+			process := requestProcess()
+			s.exec("begin")
+			answers(s, c.want, capture, process, c.max)
+			answers(s, "0 ", "select concat_ws(' ', count(*), '') from lock.capture_request($1)", requestProcess())
+			s.exec("select lock.settle_request($1)", process)
+			s.exec("commit")
+		}
+		s.exec("select lock.enqueue('update', 'sheet') from generate_series(1, 1001)")
+		s.exec("begin")
+		answers(s, "1000 1003 2002", "select concat_ws(' ', count(*), min(request_id), max(request_id)) from lock.capture_request($1)", requestProcess())
+	})
+	t.Run("settling refuses another number than what is expected", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, engines()[0])
+		a, w := e.session(t), newRequestWorker(t, e)
+		a.exec("select lock.enqueue('update', 'e') from generate_series(1, 2)")
+		for _, expects := range []int64{0, 1, 3, -1} {
+			w.takes("default", 1, 2)
+			if refused := w.fails("55000", "select lock.settle_request($1, expects => $2)", w.process, expects); refused.Hint == "" {
+				t.Error("no hint")
+			}
+			w.exec("rollback")
+			w.line = 0
+		}
+		w.takes("default", 1, 2)
+		answers(w.session, int64(2), "select lock.settle_request($1, expects => 2)", w.process)
+		answers(w.session, int64(0), "select lock.settle_request($1, expects => 0)", w.process)
+		w.fails("55000", "select lock.settle_request($1, expects => 2)", w.process)
+		w.exec("rollback")
+	})
 	t.Run("a create goes first and alone, wherever it stands", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
@@ -1043,6 +1086,9 @@ func TestRequestRules(t *testing.T) {
 			{"22004", "select lock.enqueue('update', 'e', queue_id => null)"},
 			{"22023", "select lock.enqueue('update', 'e', queue_id => '')"},
 			{"22004", "select lock.capture_request(null)"},
+			{"22004", "select lock.capture_request(gen_random_uuid(), max => null)"},
+			{"22023", "select lock.capture_request(gen_random_uuid(), max => 0)"},
+			{"22023", "select lock.await_request(gen_random_uuid(), max => -1)"},
 			{"22004", "select lock.capture_request(gen_random_uuid(), null)"},
 			{"22004", "select lock.capture_request(gen_random_uuid(), 0, null)"},
 			{"22023", "select lock.capture_request(gen_random_uuid(), 0, '')"},

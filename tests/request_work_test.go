@@ -1057,7 +1057,7 @@ func TestRequestWorkLife(t *testing.T) {
 			})
 			cancel()
 		})
-		_, err = e.admin.Exec(ctx, "revoke execute on function lock.capture_request(uuid, bigint, text) from locks_app")
+		_, err = e.admin.Exec(ctx, "revoke execute on function lock.capture_request(uuid, bigint, text, integer) from locks_app")
 		must(t, err)
 		work(requestHandle, func(func()) {}) // They end by themselves.
 	})
@@ -1099,7 +1099,7 @@ func TestRequestWorkLife(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		owner := e.sessionAs(t, e.owner)
-		owner.exec("revoke execute on function lock.capture_request(uuid, bigint, text) from locks_app")
+		owner.exec("revoke execute on function lock.capture_request(uuid, bigint, text, integer) from locks_app")
 		wantCode(t, locks.WorkRequests(ctx, e.pool, "", requestHandle, nil), "42501", "Work without rights")
 		wantCode(t, locks.WorkRequests(ctx, openPool(t, e.owner, 4), strings.Repeat("q", 1025), requestHandle, nil), "22023", "WorkRequests on a queue id that is too long")
 	})

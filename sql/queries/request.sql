@@ -3,16 +3,16 @@
 -- name: Enqueue :one
 select lock.enqueue(request_type => sqlc.arg('request_type')::text, entity_id => sqlc.arg('entity_id')::text, payload => sqlc.narg('payload')::jsonb, queue_id => sqlc.arg('queue_id')::text) as request_id;
 
--- CaptureRequest takes the first work of a queue that nobody else has, oldest request first: one entity's create, or all its
--- updates; nothing when nothing can be had after the line (0 at first, then the first RequestID of the last batch). Call it on
+-- CaptureRequest takes the first work of a queue that nobody else has, oldest request first: one entity's create, or its
+-- oldest max updates; nothing when nothing can be had after the line (0 at first, then the first RequestID of the last batch). Call it on
 -- a pgx.Tx, and SettleRequest before the commit, which fails otherwise (23503). Does not wait.
 -- name: CaptureRequest :many
-select * from lock.capture_request(process_id => sqlc.arg('process_id')::uuid, after => sqlc.arg('after')::bigint, queue_id => sqlc.arg('queue_id')::text);
+select * from lock.capture_request(process_id => sqlc.arg('process_id')::uuid, after => sqlc.arg('after')::bigint, queue_id => sqlc.arg('queue_id')::text, max => sqlc.arg('max')::integer);
 
 -- SettleRequest ends what processID captured in this transaction, as complete or error, or puts it back as new, to be tried
--- again after delay (0 otherwise); how many requests that were.
+-- again after delay (0 otherwise); how many requests that were. 55000: they are not as many as expects says (nil: any number).
 -- name: SettleRequest :one
-select lock.settle_request(process_id => sqlc.arg('process_id')::uuid, status => sqlc.arg('status')::text, message => sqlc.narg('message')::text, delay => sqlc.arg('delay')::interval) as settled;
+select lock.settle_request(process_id => sqlc.arg('process_id')::uuid, status => sqlc.arg('status')::text, message => sqlc.narg('message')::text, delay => sqlc.arg('delay')::interval, expects => sqlc.narg('expects')::bigint) as settled;
 
 -- RetryRequest enqueues what a request that ended in error asked for once more, and returns the new request's id. P0002: there
 -- is none; 55000: it is not in error; 23505: a create whose entity has been created since.

@@ -243,7 +243,7 @@ $$;
 -- file: sql/functions/request/capture_request.sql
 -- +goose StatementBegin
 -- capture_request takes the next work of a queue for the caller's transaction: one entity's create,
--- or all its updates.
+-- or its oldest updates.
 --
 -- A worker has an entity while it holds the entity's lock (lock_internal.try_entity), until its
 -- transaction ends. Only the holder settles. The worker that had the lock before has committed, and
@@ -268,8 +268,9 @@ $$;
 -- at the status: see the indexes of lock.request.
 create or replace function lock.capture_request(
     process_id  uuid,
-    after       bigint  default 0,
-    queue_id    text    default 'default'
+    after       bigint   default 0,
+    queue_id    text     default 'default',
+    max         integer  default 1000
 )
 returns setof lock.request
 language plpgsql
@@ -292,6 +293,8 @@ begin
                   hint = 'Pass gen_random_uuid() as process_id, and as after 0 or the first request_id of the last batch.';
     elsif capture_request.queue_id is null or capture_request.queue_id = '' or octet_length(capture_request.queue_id) > 1024 then
         perform lock_internal.check_id(capture_request.queue_id, 'queue_id');
+    elsif capture_request.max is null or capture_request.max < 1 then
+        perform lock_internal.check_count(capture_request.max, 'max');
     elsif pg_is_in_recovery() then
         perform lock_internal.check_primary();
     end if;
@@ -320,7 +323,10 @@ begin
         met := met || candidate.entity_id;
         begin
             continue when not lock_internal.try_entity(capture_request.queue_id, candidate.entity_id);
-            select coalesce(array_agg(request.request_id) filter (where request.request_type = 'create'), array_agg(request.request_id))
+            select coalesce(
+                array_agg(request.request_id) filter (where request.request_type = 'create'),
+                (array_agg(request.request_id order by request.request_id))[1:capture_request.max]
+            )
             into taken
             from lock.request
             where request.queue_id = capture_request.queue_id
@@ -362,18 +368,18 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.capture_request(uuid, bigint, text) is
+comment on function lock.capture_request(uuid, bigint, text, integer) is
     'Takes the first work of the queue that nobody else has, and returns its requests. The search '
     'follows the order of the outstanding requests, behind the line after. It takes the create of '
-    'the first request''s entity alone. Without a create it takes all outstanding updates of that '
-    'entity, oldest first. The requests become in-progress for process_id, and tries grows by 1. '
-    'No row: nothing can be had now, or the queue is paused (lock.pause_queue). Never waits: it '
-    'skips what others work on, and what is put back until later. The caller has the entity until '
-    'its transaction ends. That transaction must call lock.settle_request before it commits '
-    '(23503 settle_request_before_commit). After a rollback, also one to a savepoint, and when '
-    'the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not '
-    'READ COMMITTED, 25006 read-only. After the lock state machine of a spreadsheet service; see '
-    'docs/request.md.';
+    'the first request''s entity alone. Without a create it takes the oldest max (1000) '
+    'outstanding updates of that entity, oldest first. The requests become in-progress for '
+    'process_id, and tries grows by 1. No row: nothing can be had now, or the queue is paused '
+    '(lock.pause_queue). Never waits: it skips what others work on, and what is put back until '
+    'later. The caller has the entity until its transaction ends. That transaction must call '
+    'lock.settle_request before it commits (23503 settle_request_before_commit). After a rollback, '
+    'also one to a savepoint, and when the caller dies, everything is new again. Errors: 22004 '
+    'null, 22023 bad queue_id or max, 25000 not READ COMMITTED, 25006 read-only. After the lock '
+    'state machine of a spreadsheet service; see docs/request.md.';
 
 -- file: sql/functions/request/next_request_in.sql
 -- +goose StatementBegin
@@ -417,7 +423,8 @@ create or replace function lock.await_request(
     after       bigint    default null,
     queue_id    text      default 'default',
     worker      text      default null,
-    poll        interval  default '30 seconds'
+    poll        interval  default '30 seconds',
+    max         integer   default 1000
 )
 returns table (
     request_id    bigint,
@@ -448,7 +455,7 @@ begin
             select
                 request.request_id, request.entity_id, request.request_type::text, request.tries, request.message, request.payload,
                 request.created_at, 0::double precision
-            from lock.capture_request(await_request.process_id, line, await_request.queue_id) as request;
+            from lock.capture_request(await_request.process_id, line, await_request.queue_id, await_request.max) as request;
         if found then
             if listed is not null then
                 perform lock.stop_idling('lock_request', await_request.queue_id, myself);
@@ -472,7 +479,7 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.await_request(uuid, bigint, text, text, interval) is
+comment on function lock.await_request(uuid, bigint, text, text, interval, integer) is
     'Captures the next requests for the caller''s transaction, or says how long to sleep. It takes '
     'the arguments of lock.capture_request. When there are requests, it returns them: settle them '
     'with lock.settle_request before the commit. When there are none, it returns one row whose '
@@ -793,7 +800,8 @@ create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
     message     text      default null,
-    delay       interval  default '0'
+    delay       interval  default '0',
+    expects     bigint    default null
 )
 returns bigint
 language plpgsql
@@ -843,18 +851,25 @@ begin
         settled_at = ended
     where request.request_id = any (array(select unnest(batch.request_ids) from batch));
     get diagnostics settled = row_count;
+    if settled <> settle_request.expects then
+        raise exception 'process % settles % requests of this transaction, and expects %',
+            settle_request.process_id, settled, settle_request.expects
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Something else settled or deleted requests of the batch, or began another transaction.';
+    end if;
     return settled;
 end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.settle_request(uuid, text, text, interval) is
+comment on function lock.settle_request(uuid, text, text, interval, bigint) is
     'Settles everything that process_id captured in this transaction, as complete or error. It '
     'keeps the first 4000 characters of message. Returns how many requests that were. 0: there '
     'were none, they are settled already, or another transaction has them. Status new puts them '
     'back at their old place for another try, not before delay is over. lock.capture_request '
-    'counts the tries. The caller has the entity until the transaction ends. Never waits. Errors: '
-    '22004 null, 22023 bad status or delay.';
+    'counts the tries. expects: how many it should be; null: any number. With another number it '
+    'raises 55000. The caller has the entity until the transaction ends. Never waits. Errors: '
+    '22004 null, 22023 bad status or delay, 55000 not what expects says.';
 
 -- end of functions
 
@@ -895,7 +910,7 @@ $$;
 -- functions of request: written by make migration, not by hand
 
 -- gone: sql/functions/request/settle_request.sql
-drop function if exists lock.settle_request(uuid, text, text, interval);
+drop function if exists lock.settle_request(uuid, text, text, interval, bigint);
 
 -- gone: sql/functions/request/retry_request.sql
 drop function if exists lock.retry_request(bigint);
@@ -913,13 +928,13 @@ drop function if exists lock.enqueue(text, text, jsonb, text);
 drop function if exists lock.cancel_request(bigint, text);
 
 -- gone: sql/functions/request/await_request.sql
-drop function if exists lock.await_request(uuid, bigint, text, text, interval);
+drop function if exists lock.await_request(uuid, bigint, text, text, interval, integer);
 
 -- gone: sql/functions/request/next_request_in.sql
 drop function if exists lock_internal.next_request_in(text);
 
 -- gone: sql/functions/request/capture_request.sql
-drop function if exists lock.capture_request(uuid, bigint, text);
+drop function if exists lock.capture_request(uuid, bigint, text, integer);
 
 -- gone: sql/functions/request/try_entity.sql
 drop function if exists lock_internal.try_entity(text, text);

@@ -7,7 +7,8 @@ create or replace function lock.await_request(
     after       bigint    default null,
     queue_id    text      default 'default',
     worker      text      default null,
-    poll        interval  default '30 seconds'
+    poll        interval  default '30 seconds',
+    max         integer   default 1000
 )
 returns table (
     request_id    bigint,
@@ -38,7 +39,7 @@ begin
             select
                 request.request_id, request.entity_id, request.request_type::text, request.tries, request.message, request.payload,
                 request.created_at, 0::double precision
-            from lock.capture_request(await_request.process_id, line, await_request.queue_id) as request;
+            from lock.capture_request(await_request.process_id, line, await_request.queue_id, await_request.max) as request;
         if found then
             if listed is not null then
                 perform lock.stop_idling('lock_request', await_request.queue_id, myself);
@@ -61,7 +62,7 @@ begin
 end;
 $$;
 
-comment on function lock.await_request(uuid, bigint, text, text, interval) is
+comment on function lock.await_request(uuid, bigint, text, text, interval, integer) is
     'Captures the next requests for the caller''s transaction, or says how long to sleep. It takes '
     'the arguments of lock.capture_request. When there are requests, it returns them: settle them '
     'with lock.settle_request before the commit. When there are none, it returns one row whose '

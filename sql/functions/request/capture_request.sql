@@ -1,5 +1,5 @@
 -- capture_request takes the next work of a queue for the caller's transaction: one entity's create,
--- or all its updates.
+-- or its oldest updates.
 --
 -- A worker has an entity while it holds the entity's lock (lock_internal.try_entity), until its
 -- transaction ends. Only the holder settles. The worker that had the lock before has committed, and
@@ -24,8 +24,9 @@
 -- at the status: see the indexes of lock.request.
 create or replace function lock.capture_request(
     process_id  uuid,
-    after       bigint  default 0,
-    queue_id    text    default 'default'
+    after       bigint   default 0,
+    queue_id    text     default 'default',
+    max         integer  default 1000
 )
 returns setof lock.request
 language plpgsql
@@ -48,6 +49,8 @@ begin
                   hint = 'Pass gen_random_uuid() as process_id, and as after 0 or the first request_id of the last batch.';
     elsif capture_request.queue_id is null or capture_request.queue_id = '' or octet_length(capture_request.queue_id) > 1024 then
         perform lock_internal.check_id(capture_request.queue_id, 'queue_id');
+    elsif capture_request.max is null or capture_request.max < 1 then
+        perform lock_internal.check_count(capture_request.max, 'max');
     elsif pg_is_in_recovery() then
         perform lock_internal.check_primary();
     end if;
@@ -76,7 +79,10 @@ begin
         met := met || candidate.entity_id;
         begin
             continue when not lock_internal.try_entity(capture_request.queue_id, candidate.entity_id);
-            select coalesce(array_agg(request.request_id) filter (where request.request_type = 'create'), array_agg(request.request_id))
+            select coalesce(
+                array_agg(request.request_id) filter (where request.request_type = 'create'),
+                (array_agg(request.request_id order by request.request_id))[1:capture_request.max]
+            )
             into taken
             from lock.request
             where request.queue_id = capture_request.queue_id
@@ -117,15 +123,15 @@ begin
 end;
 $$;
 
-comment on function lock.capture_request(uuid, bigint, text) is
+comment on function lock.capture_request(uuid, bigint, text, integer) is
     'Takes the first work of the queue that nobody else has, and returns its requests. The search '
     'follows the order of the outstanding requests, behind the line after. It takes the create of '
-    'the first request''s entity alone. Without a create it takes all outstanding updates of that '
-    'entity, oldest first. The requests become in-progress for process_id, and tries grows by 1. '
-    'No row: nothing can be had now, or the queue is paused (lock.pause_queue). Never waits: it '
-    'skips what others work on, and what is put back until later. The caller has the entity until '
-    'its transaction ends. That transaction must call lock.settle_request before it commits '
-    '(23503 settle_request_before_commit). After a rollback, also one to a savepoint, and when '
-    'the caller dies, everything is new again. Errors: 22004 null, 22023 bad queue_id, 25000 not '
-    'READ COMMITTED, 25006 read-only. After the lock state machine of a spreadsheet service; see '
-    'docs/request.md.';
+    'the first request''s entity alone. Without a create it takes the oldest max (1000) '
+    'outstanding updates of that entity, oldest first. The requests become in-progress for '
+    'process_id, and tries grows by 1. No row: nothing can be had now, or the queue is paused '
+    '(lock.pause_queue). Never waits: it skips what others work on, and what is put back until '
+    'later. The caller has the entity until its transaction ends. That transaction must call '
+    'lock.settle_request before it commits (23503 settle_request_before_commit). After a rollback, '
+    'also one to a savepoint, and when the caller dies, everything is new again. Errors: 22004 '
+    'null, 22023 bad queue_id or max, 25000 not READ COMMITTED, 25006 read-only. After the lock '
+    'state machine of a spreadsheet service; see docs/request.md.';

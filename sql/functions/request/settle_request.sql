@@ -8,7 +8,8 @@ create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
     message     text      default null,
-    delay       interval  default '0'
+    delay       interval  default '0',
+    expects     bigint    default null
 )
 returns bigint
 language plpgsql
@@ -58,14 +59,21 @@ begin
         settled_at = ended
     where request.request_id = any (array(select unnest(batch.request_ids) from batch));
     get diagnostics settled = row_count;
+    if settled <> settle_request.expects then
+        raise exception 'process % settles % requests of this transaction, and expects %',
+            settle_request.process_id, settled, settle_request.expects
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Something else settled or deleted requests of the batch, or began another transaction.';
+    end if;
     return settled;
 end;
 $$;
 
-comment on function lock.settle_request(uuid, text, text, interval) is
+comment on function lock.settle_request(uuid, text, text, interval, bigint) is
     'Settles everything that process_id captured in this transaction, as complete or error. It '
     'keeps the first 4000 characters of message. Returns how many requests that were. 0: there '
     'were none, they are settled already, or another transaction has them. Status new puts them '
     'back at their old place for another try, not before delay is over. lock.capture_request '
-    'counts the tries. The caller has the entity until the transaction ends. Never waits. Errors: '
-    '22004 null, 22023 bad status or delay.';
+    'counts the tries. expects: how many it should be; null: any number. With another number it '
+    'raises 55000. The caller has the entity until the transaction ends. Never waits. Errors: '
+    '22004 null, 22023 bad status or delay, 55000 not what expects says.';
