@@ -143,11 +143,11 @@ golangci: $(BIN)/golangci-lint ## golangci-lint with every check that .golangci.
 	for dir in . lockstest console tests bench examples/spreadsheets; do (cd $$dir && $(BIN)/golangci-lint run) || exit 1; done
 
 .PHONY: demo
-demo: $(BIN)/goose ## show the locks at work, on DATABASE_URL or a server of its own (KEEP=1: leave that up)
+demo: $(BIN)/goose ## show the locks at work, on a server of its own or LOCKS_DEMO_URL (KEEP=1: leave that up)
 	@cd tests && go run ./cmd/demo $(if $(KEEP),-keep)
 
 .PHONY: console
-console: $(BIN)/goose ## show the demo at work in the console, on a server of its own or DATABASE_URL (LISTEN=127.0.0.1:8437)
+console: $(BIN)/goose ## show the demo at work in the console, on a server of its own or LOCKS_DEMO_URL (LISTEN=127.0.0.1:8437)
 	cd console && go build -o $(BIN)/locks-console ./cmd/locks-console
 	@cd tests && go run ./cmd/demo -console $(BIN)/locks-console $(if $(LISTEN),-listen $(LISTEN))
 
@@ -156,5 +156,5 @@ console-pictures: ## take the pictures of docs/console anew (needs chromium)
 	cd console && LOCKS_CONSOLE_PICTURES=$(CURDIR)/docs/console go test -count=1 -run Pictures .
 
 .PHONY: example
-example: ## show an application: spreadsheets, their back ends, and a kill -9, on DATABASE_URL (a superuser's) or a server of its own
+example: ## show an application: spreadsheets, their back ends, and a kill -9, on a server of its own or LOCKS_DEMO_URL (a superuser's)
 	@cd examples/spreadsheets && go run . demo

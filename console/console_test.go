@@ -343,7 +343,8 @@ func TestPaging(t *testing.T) {
 	const many = 130
 	s.sql("select lock.create_tasks(array(select 'same ' || i from generate_series(1, $1) as i), 'same')", many)
 	s.sql("update lock.task set available_at = date_trunc('day', available_at) - interval '1 day' where id < 'same 7'")
-	s.sql("select lock.create_task('dead ' || i, 'same', 'failed', retries_left => 0) from generate_series(1, $1) as i", many)
+	s.sql("select lock.create_task('dead ' || i, 'same', 'failed') from generate_series(1, $1) as i", many)
+	s.sql("update lock.task set retries_left = 0 where id like 'dead %'")
 	s.sql("update lock.task set available_at = '-infinity' where id like 'dead 1%'")
 	s.sql("select lock.enqueue('update', 'e' || i % 2, null, 'same') from generate_series(1, $1) as i", many)
 	s.sql("insert into lock.request (queue_id, entity_id, request_type, request_status, created_at, settled_at) select 'same', 'failed', 'update', 'error', now(), now() from generate_series(1, $1)", many)

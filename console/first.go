@@ -187,11 +187,12 @@ func loose(name, where string) string {
 		select 'KIND' as kind, queue.queue_id from queue where queue.queue_id is not null limit $2::bigint)`)
 }
 
-// queuesAfter lists queues, from the name $1 on, at most $2 of a sort: all but those of tasks that are in progress without a deadline.
+// queuesAfter lists queues, from the name $1 on, at most $2 of a sort.
 var queuesAfter = strings.Join([]string{
 	strings.ReplaceAll(loose("lock.task", "item.status <> 'in_progress' and item.retries_left is distinct from 0"), "KIND", "task"),
 	strings.ReplaceAll(loose("lock.task", "item.status <> 'in_progress' and item.retries_left = 0"), "KIND", "task"),
 	strings.ReplaceAll(loose("lock.task", "item.status = 'in_progress' and item.deadline is not null"), "KIND", "task"),
+	strings.ReplaceAll(loose("lock.task", "item.status = 'in_progress' and item.deadline is null"), "KIND", "task"),
 	strings.ReplaceAll(loose("lock.request", "item.settled_at is null and not item.failed"), "KIND", "request"),
 	strings.ReplaceAll(loose("lock.request", "item.failed"), "KIND", "request"),
 	"(select queue_pause.kind, queue_pause.queue_id from lock.queue_pause where queue_pause.resumed_at is null and queue_pause.queue_id > $1::text order by queue_pause.queue_id limit $2::bigint)",
@@ -220,7 +221,8 @@ var depths = `
 					and task.retries_left is distinct from 0 order by task.available_at limit 1)
 			) as oldest,
 			(select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'in_progress'
-				and task.deadline > clock_timestamp() limit $3) as seen) as running,
+				and task.deadline > clock_timestamp() limit $3) as seen)
+			+ (select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'in_progress' and task.deadline is null limit $3) as seen) as running,
 			(select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'in_progress'
 				and task.deadline <= clock_timestamp() limit $3) as seen) as overdue,
 			(select task.deadline from lock.task where task.queue_id = queue.queue_id and task.status = 'in_progress'
@@ -368,7 +370,7 @@ func queuesPage(v *view) error {
 		}
 		t.Rows = append(t.Rows, cells)
 	}
-	v.add(section{Table: t, Note: "Tasks in progress without a timeout are not counted: no index has them."})
+	v.add(section{Table: t})
 	return nil
 }
 

@@ -475,6 +475,9 @@ func (v *view) tasksOf(columns, queue, status string, t *table) ([]map[string]an
 	for i, branch := range branches {
 		branches[i] = fmt.Sprintf("(select %s, %s as at from lock.task where task.queue_id = $1::text and %s and %[2]s >= $2::timestamptz order by %[2]s limit $3)", columns, at, branch)
 	}
+	if status == "in_progress" { // Those that never time out come last.
+		branches = append(branches, fmt.Sprintf("(select %s, 'infinity'::timestamptz as at from lock.task where task.queue_id = $1::text and task.status = 'in_progress' and task.deadline is null order by task.changed_at limit $3)", columns))
+	}
 	found, err := v.rows("select * from ("+strings.Join(branches, " union all ")+") as task order by at offset $4 limit $5", queue, since, skip+perPage+1, skip, perPage+1)
 	if err == nil && len(found) > perPage {
 		found = found[:perPage]

@@ -7,6 +7,8 @@ package db
 
 import (
 	"context"
+
+	"time"
 )
 
 const activity = `-- name: Activity :many
@@ -121,6 +123,37 @@ func (q *Queries) Check(ctx context.Context) ([]Finding, error) {
 	return items, nil
 }
 
+const clean = `-- name: Clean :many
+select kind, removed from lock.clean(older_than => $1::interval, max => $2::integer)
+`
+
+type CleanParams struct {
+	OlderThan time.Duration
+	Max       int32
+}
+
+// Clean deletes what no kind needs any more: at most Max of each kind, of what ended or was unused for longer than OlderThan. It
+// returns how many there were of each. Call it until every kind says less than Max. Dead letters, timeouts and throttled resources stay.
+func (q *Queries) Clean(ctx context.Context, arg CleanParams) ([]Cleaned, error) {
+	rows, err := q.db.Query(ctx, clean, arg.OlderThan, arg.Max)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Cleaned
+	for rows.Next() {
+		var i Cleaned
+		if err := rows.Scan(&i.Kind, &i.Removed); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const help = `-- name: Help :many
 select lock.help()::text as line
 `
@@ -172,7 +205,7 @@ func (q *Queries) HelpFunction(ctx context.Context, function string) ([]string, 
 }
 
 const queueDepth = `-- name: QueueDepth :many
-select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason from lock.queue_depth order by kind, queue_id
+select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless from lock.queue_depth order by kind, queue_id
 `
 
 // QueueDepth counts what is waiting to be done, a row per kind and queue. For dashboards: it counts row by row.
@@ -196,6 +229,7 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 			&i.OldestReady,
 			&i.PausedSince,
 			&i.PausedReason,
+			&i.Endless,
 		); err != nil {
 			return nil, err
 		}
@@ -208,7 +242,7 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 }
 
 const queueSizes = `-- name: QueueSizes :many
-select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason from lock.queue_sizes($1::integer) order by kind, queue_id
+select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless from lock.queue_sizes($1::integer) order by kind, queue_id
 `
 
 // QueueSizes is QueueDepth at a bounded cost: each count ends at Max, and so does the number of queues of each kind. For monitors.
@@ -232,6 +266,7 @@ func (q *Queries) QueueSizes(ctx context.Context, max int32) ([]QueueSize, error
 			&i.OldestReady,
 			&i.PausedSince,
 			&i.PausedReason,
+			&i.Endless,
 		); err != nil {
 			return nil, err
 		}

@@ -94,7 +94,13 @@ type Blocked struct {
 	RootQuery       *string
 }
 
-// Tasks that are not done and have no capture left, with the last error as message. Most have failed; some are new, because they were created or given back so. lock.retry_task revives one.
+// The row type of lock.clean(): how many of a kind it deleted. Always empty.
+type Cleaned struct {
+	Kind    string
+	Removed int64
+}
+
+// Tasks that are not done and have no capture left, with the last error as message. Most have failed; some are new, because they were given back so. lock.retry_task revives one.
 type DeadLetter struct {
 	QueueID   string
 	ID        string
@@ -128,6 +134,12 @@ type ForcedRelease struct {
 	ReleasedAt time.Time
 	// The row as it was: the holder, since when, until when. From the console: also what was done, as action.
 	Previous json.RawMessage
+}
+
+// Who was granted what, by lock.grant_to (application) and its like. It alone says so: rights that came another way are taken again. Its owner writes it through these functions.
+type GrantedRole struct {
+	Role  string
+	Level string
 }
 
 // Workers that listen and have nothing to do. Producers of their queues notify them. Worth nothing after a crash.
@@ -207,12 +219,6 @@ type LeaseName struct {
 	GrantedAt time.Time
 }
 
-// Who was granted what, by lock.grant_to (application) and its like. It alone says so: rights that came another way are taken again. Its owner writes it through these functions.
-type LockGrantedRole struct {
-	Role  string
-	Level string
-}
-
 type LockedKey struct {
 	Key  int64
 	Name *string
@@ -251,7 +257,7 @@ type MutexStatus struct {
 	ReleasedAt time.Time
 }
 
-// The work that waits, one row a queue: kind (task or request), queue_id, ready (a capture could have it now), delayed (not before a later time), running, overdue (in progress beyond its timeout: the next capture takes it over), dead, oldest_ready (since when the oldest of ready has been ready), paused_since and paused_reason (of lock.pause_queue). Done tasks do not count. Dead tasks are those of lock.dead_letter. A request that a worker has counts as ready until the worker's transaction ends, since no other session can see that. So running and overdue of requests are null. dead counts the requests that ended in error within the last 24 hours. It counts row by row: it is for dashboards that ask once a minute, not for workers.
+// The work that waits, one row a queue: kind (task or request), queue_id, ready (a capture could have it now), delayed (not before a later time), running, overdue (in progress beyond its timeout: the next capture takes it over), dead, oldest_ready (since when the oldest of ready has been ready), paused_since and paused_reason (of lock.pause_queue), endless (those of running that have no timeout: nobody takes them over when their worker dies). Done tasks do not count. Dead tasks are those of lock.dead_letter. A request that a worker has counts as ready until the worker's transaction ends, since no other session can see that. So running, overdue and endless of requests are null. dead counts the requests that ended in error within the last 24 hours. It counts row by row: it is for dashboards that ask once a minute, not for workers.
 type QueueDepth struct {
 	Kind         string
 	QueueID      string
@@ -263,6 +269,7 @@ type QueueDepth struct {
 	OldestReady  *time.Time
 	PausedSince  *time.Time
 	PausedReason *string
+	Endless      *int64
 }
 
 // Every pause of a queue (lock.pause_queue): the operators that paused and resumed it, when and why. Only its owner deletes from it, by hand.
@@ -292,6 +299,7 @@ type QueueSize struct {
 	OldestReady  *time.Time
 	PausedSince  *time.Time
 	PausedReason *string
+	Endless      *int64
 }
 
 // Requests for work on entities. Outstanding ones are the queue, and settled ones the history, until they are purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload does what lock.enqueue does.
@@ -337,7 +345,7 @@ type SettledProcess struct {
 type Task struct {
 	QueueID string
 	ID      string
-	// How long a capture may hold it before the next capture takes it over; null: for ever.
+	// How long a capture may hold it before the next capture takes it over; null: for ever. 5 minutes by default.
 	Timeout   *time.Duration
 	Payload   json.RawMessage
 	CreatedAt time.Time

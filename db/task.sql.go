@@ -73,7 +73,7 @@ func (q *Queries) Capture(ctx context.Context, arg CaptureParams) ([]Task, error
 const createTask = `-- name: CreateTask :one
 select lock.create_task(
     id => $1::text, queue_id => $2::text, retries_left => $3::integer,
-    timeout => $4::interval, payload => $5::jsonb, available_at => $6::timestamptz
+    timeout => nullif(coalesce($4::interval, '5 minutes'), '0'), payload => $5::jsonb, available_at => $6::timestamptz
 ) as created
 `
 
@@ -87,7 +87,7 @@ type CreateTaskParams struct {
 }
 
 // CreateTask adds a task to a queue; false: the queue has one of this id already, which stays as it is. RetriesLeft: how many
-// captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: for ever). AvailableAt: nil is now.
+// captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: 5 minutes, 0: for ever). AvailableAt: nil is now.
 func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, error) {
 	row := q.db.QueryRow(ctx, createTask,
 		arg.ID,
@@ -105,7 +105,7 @@ func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, e
 const createTasks = `-- name: CreateTasks :one
 select lock.create_tasks(
     ids => $1::text[], queue_id => $2::text, retries_left => $3::integer,
-    timeout => $4::interval, available_at => $5::timestamptz, payloads => $6::jsonb[]
+    timeout => nullif(coalesce($4::interval, '5 minutes'), '0'), available_at => $5::timestamptz, payloads => $6::jsonb[]
 ) as created
 `
 

@@ -114,3 +114,37 @@ func (q *Queries) LockThrottledResource(ctx context.Context, arg LockThrottledRe
 	err := row.Scan(&locked)
 	return locked, err
 }
+
+const lockThrottledResourceEvery = `-- name: LockThrottledResourceEvery :one
+select lock.lock_throttled_resource(resource_id => $1::text, details => $2::text) as locked
+from (
+    select lock.create_throttled_resource(
+        resource_id => $1::text,
+        throttle_interval => $3::interval,
+        permits => $4::integer
+    ) as made
+    offset 0
+) as resource
+where resource.made is not null
+`
+
+type LockThrottledResourceEveryParams struct {
+	ResourceID       string
+	Details          string
+	ThrottleInterval time.Duration
+	Permits          int32
+}
+
+// LockThrottledResourceEvery is LockThrottledResource for a resource that need not be there: it is made when it is new, and has this
+// interval and these permits (1 to 100) from then on, as CreateThrottledResource says.
+func (q *Queries) LockThrottledResourceEvery(ctx context.Context, arg LockThrottledResourceEveryParams) (bool, error) {
+	row := q.db.QueryRow(ctx, lockThrottledResourceEvery,
+		arg.ResourceID,
+		arg.Details,
+		arg.ThrottleInterval,
+		arg.Permits,
+	)
+	var locked bool
+	err := row.Scan(&locked)
+	return locked, err
+}

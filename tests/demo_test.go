@@ -26,7 +26,7 @@ func TestDemo(t *testing.T) {
 	}
 	demo := func(address string, arguments ...string) *exec.Cmd {
 		cmd := exec.Command(program, arguments...)
-		cmd.Env = append(os.Environ(), "DATABASE_URL="+address)
+		cmd.Env = append(os.Environ(), "LOCKS_DEMO_URL="+address)
 		return cmd
 	}
 
@@ -41,7 +41,7 @@ func TestDemo(t *testing.T) {
 			"  A         takes 1 x create red", "  B         takes 2 x update blue", "  worker    calls the handler once, with 50 requests for blue",
 			"  worker    gets 4 changes of Ada's orders",
 			"  worker 2  has stopped, and finished what it was at", `  worker \d  try 4 of poison fails: no antidote`, `  demo      it is a dead letter after 4 tries: "no antidote"`,
-			"  Nobody was inside together with an exclusive holder.", `  psql "\$DATABASE_URL" -c 'begin' -c "select lock\.exclusive\('customer:42'\)"`,
+			"  Nobody was inside together with an exclusive holder.", `  psql "\$LOCKS_DEMO_URL" -c 'begin' -c "select lock\.exclusive\('customer:42'\)"`,
 		} {
 			if !regexp.MustCompile(line).MatchString(out) {
 				t.Errorf("no line %q in:\n%s", line, out)
@@ -136,9 +136,9 @@ func TestDemo(t *testing.T) {
 			t.Skipf("no mount namespaces here: %v: %s", err, bytes.TrimSpace(out))
 		}
 		cmd := exec.Command("unshare", "--mount", "--map-root-user", "sh", "-c", hide+`PATH=/nonexistent exec "$0"`, program)
-		cmd.Env = append(os.Environ(), "DATABASE_URL=", "LOCKS_PG_BIN=", "DOCKER_HOST=tcp://127.0.0.1:1")
+		cmd.Env = append(os.Environ(), "LOCKS_DEMO_URL=", "LOCKS_PG_BIN=", "DOCKER_HOST=tcp://127.0.0.1:1")
 		out := demoOutput(t, cmd, 1)
-		if !regexp.MustCompile(`(?m)^demo: there is no PostgreSQL here: set DATABASE_URL .*, or install .*, or start a Docker engine$`).MatchString(out) {
+		if !regexp.MustCompile(`(?m)^demo: there is no PostgreSQL here: set LOCKS_DEMO_URL .*, or install .*, or start a Docker engine$`).MatchString(out) {
 			t.Errorf("not one sentence:\n%s", out)
 		}
 	})

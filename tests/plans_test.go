@@ -152,7 +152,7 @@ var roundCalls = []string{
 // notPlanned says of the rest why it may plan whenever it is called.
 var notPlanned = map[string]string{
 	"grant_to": "rare, and GRANT makes the plans of every session void", "grant_monitor_to": "as grant_to", "grant_operator_to": "as grant_to",
-	"grant_tracking_to": "as grant_to", "revoke_from": "as grant_to",
+	"grant_tracking_to": "as grant_to", "revoke_from": "as grant_to", "clean": "rare: once a day",
 	"track_changes": "rare, and DDL", "untrack_changes": "as track_changes",
 	"check": "rare, and dynamic SQL about what later migrations bring",
 }

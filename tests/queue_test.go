@@ -189,8 +189,9 @@ func TestQueueDepth(t *testing.T) {
 	e.operates(t)
 	s := e.session(t)
 	s.exec("select lock.create_tasks('{ready 1,ready 2}', 'q'), lock.create_task('an hour away', 'q', available_at => clock_timestamp() + interval '1 hour')")
-	s.exec("select lock.create_task('dead', 'q', retries_left => 0), lock.create_task('done', 'q', status => 'done'), lock.create_task('done', 'only done', status => 'done')")
-	s.exec("select lock.create_task('runs', 'runs', timeout => '1 hour'), lock.create_task('for ever', 'runs'), lock.create_task('overdue', 'runs', timeout => '1 hour')")
+	s.exec("select lock.create_task('dead', 'q'), lock.create_task('done', 'q', status => 'done'), lock.create_task('done', 'only done', status => 'done')")
+	taskOwner(t, e, "update lock.task set retries_left = 0 where id = 'dead'")
+	s.exec("select lock.create_task('runs', 'runs', timeout => '1 hour'), lock.create_task('for ever', 'runs', timeout => null), lock.create_task('overdue', 'runs', timeout => '1 hour')")
 	s.exec("select lock.capture(3, 'runs')")
 	taskOwner(t, e, "update lock.task set deadline = clock_timestamp() where id = 'overdue'")
 	for _, entity := range []string{"fails", "waits", "new"} {
@@ -219,7 +220,8 @@ func TestListTasks(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
 	s := e.session(t)
-	s.exec("select lock.create_tasks('{b,a,c}', 'q', available_at => '2020-01-01'), lock.create_task('dead', 'q', retries_left => 0, available_at => '2019-01-01')")
+	s.exec("select lock.create_tasks('{b,a,c}', 'q', available_at => '2020-01-01'), lock.create_task('dead', 'q', available_at => '2019-01-01')")
+	taskOwner(t, e, "update lock.task set retries_left = 0 where id = 'dead'")
 	const ids = "select coalesce(string_agg(id, ' '), '') from "
 	answers(s, "dead b a c", ids+"lock.list_tasks('q')")
 	answers(s, "dead b", ids+"lock.list_tasks('q', 'new', 2)")
@@ -249,11 +251,11 @@ func TestCheckForgottenTasks(t *testing.T) {
 	e := open(t, advisory)
 	s := e.session(t)
 	const found = "select coalesce(string_agg(severity || ': ' || finding, ', '), '') from lock.check() where subject = 'tasks'"
-	s.exec("select lock.create_tasks('{a,b,c}'), lock.create_task('bounded', timeout => '2 days')")
+	s.exec("select lock.create_tasks('{a,b,c}', timeout => null), lock.create_task('bounded', timeout => '2 days')")
 	s.exec("select lock.capture(4)")
 	answers(s, "", found)
-	taskOwner(t, e, "update lock.task set changed_at = changed_at - interval '25 hours' where id <> 'c'")
-	answers(s, "warning: tasks in progress for over a day without a timeout: 2, such as default: a", found)
+	taskOwner(t, e, "update lock.task set changed_at = changed_at - interval '61 minutes' where id <> 'c'")
+	answers(s, "warning: tasks in progress for over an hour without a timeout: 2, such as default: a", found)
 }
 
 // awaited is what a call of await_task or await_request said: what was given, or how long to sleep.

@@ -22,7 +22,7 @@ var publicFunctions = strings.Fields(`
 
 // operatorFunctions are what lock.grant_operator_to gives and lock.grant_to does not.
 var operatorFunctions = strings.Fields(`
-	pause_queue purge_requests purge_tasks record_action resume_queue
+	clean pause_queue purge_requests purge_tasks record_action resume_queue
 	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource force_release_lease cancel_request
 	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources drop_unused_leases
 `)

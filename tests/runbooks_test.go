@@ -113,7 +113,7 @@ var troubles = map[string]trouble{
 	},
 	"A worker that hangs": func(t *testing.T, e *env, ask func(int) string) {
 		s := e.session(t)
-		s.exec("select lock.create_task('bounded', timeout => '1 microsecond'), lock.create_task('endless', available_at => '2020-01-01')")
+		s.exec("select lock.create_task('bounded', timeout => '1 microsecond'), lock.create_task('endless', timeout => null, available_at => '2020-01-01')")
 		shows(t, ask(0), false, "default: ")
 		s.exec("select lock.capture(2, owner => 'host 7')")
 		shows(t, ask(0), true, "default: bounded|host 7|", "attempt 1")

@@ -342,7 +342,14 @@ func TestTaskRetries(t *testing.T) {
 		e := open(t, advisory)
 		s := e.session(t)
 		s.exec("select lock.create_task('a', retries_left => 2)")
-		s.exec("select lock.create_task('never', retries_left => 0)")
+		s.exec("select lock.create_task('never')")
+		taskOwner(t, e, "update lock.task set retries_left = 0 where id = 'never'")
+		for _, none := range []string{"0", "-1"} {
+			if pg := s.fails("22023", "select lock.create_task('no try', retries_left => "+none+")"); pg.Hint == "" {
+				t.Error("no hint")
+			}
+			s.fails("22023", "select lock.create_tasks('{no try}', retries_left => "+none+")")
+		}
 		for left := 1; left >= 0; left-- {
 			answers(s, left, "select retries_left from lock.capture(5)")
 			answers(s, true, "select lock.set_status('a', 'failed', $1)", 2-left)
@@ -494,7 +501,8 @@ func TestTaskRetries(t *testing.T) {
 		s, other := e.session(t), e.session(t)
 		owner := e.sessionAs(t, e.owner)
 		s.exec("select lock.create_tasks(array(select 'd' || n from generate_series(1, 5) n), retries_left => 1), lock.create_task('alive', 'default', available_at => now() + '1 hour')")
-		s.exec("select lock.create_task('elsewhere', 'other', retries_left => 0), lock.create_task('untried', retries_left => 0)")
+		s.exec("select lock.create_task('elsewhere', 'other'), lock.create_task('untried')")
+		taskOwner(t, e, "update lock.task set retries_left = 0 where id in ('elsewhere', 'untried')")
 		s.exec("select lock.settle_and_capture(array_agg(id), array_agg(attempt), array_agg('failed'::text), 1) from lock.capture(10)")
 		owner.exec("update lock.task set available_at = now() - (10 - substr(id, 2)::integer) * interval '1 hour' where id like 'd_'")
 		answers(s, int64(2), "select lock.retry_tasks(max => 2)")
@@ -541,8 +549,9 @@ func TestTaskRetries(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		s := e.session(t)
-		s.exec("select lock.create_task(status || retries, status => status::lock.task_status, retries_left => retries::integer) " +
+		s.exec("select lock.create_task(status || retries, status => status::lock.task_status, retries_left => 1) " +
 			"from unnest('{new,done,failed}'::text[]) status, unnest('{0,1}'::text[]) retries")
+		taskOwner(t, e, "update lock.task set retries_left = 0 where id like '%0'")
 		s.fails("42501", "select lock.purge_tasks('1 day')")
 		e.operates(t)
 		answers(s, 0, "select lock.purge_tasks('1 day')")

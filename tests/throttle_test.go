@@ -127,6 +127,49 @@ func TestThrottleGo(t *testing.T) {
 	wantCode(t, err, "22023", "no details")
 }
 
+// A throttle that makes its resource: on a pool and inside a transaction, once and not again, and a denial writes nothing.
+func TestThrottleEvery(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	throttle := locks.NewThrottle(e.pool, "me").Every(time.Hour, 2)
+	for _, want := range []bool{true, true, false} {
+		if got, err := throttle.Acquire(ctx, "new"); err != nil || got != want {
+			t.Fatalf("%v, %v, want %v", got, err, want)
+		}
+	}
+	tx, err := e.pool.Begin(ctx)
+	must(t, err)
+	defer tx.Rollback(ctx)
+	inside := locks.NewThrottle(tx, "me").Every(time.Hour, 2)
+	for _, c := range []struct {
+		id   string
+		want bool
+	}{{"new", false}, {"in a transaction", true}} {
+		if got, err := inside.Acquire(ctx, c.id); err != nil || got != c.want {
+			t.Fatalf("%s: %v, %v", c.id, got, err)
+		}
+		var wrote bool
+		must(t, tx.QueryRow(ctx, "select pg_current_xact_id_if_assigned() is not null").Scan(&wrote))
+		if wrote != c.want {
+			t.Errorf("%s: wrote %v", c.id, wrote)
+		}
+	}
+	must(t, tx.Rollback(ctx))
+	// Another limit holds from then on, and counts what was granted before.
+	if got, err := locks.NewThrottle(e.pool, "me").Every(time.Hour, 3).Acquire(ctx, "new"); err != nil || !got {
+		t.Error(got, err)
+	}
+	if got, err := locks.NewThrottle(e.pool, "me").Acquire(ctx, "new"); err != nil || got {
+		t.Error(got, err)
+	}
+	for _, bad := range []locks.Throttle{throttle.Every(0, 1), throttle.Every(-time.Hour, 1), throttle.Every(time.Hour, 0), throttle.Every(time.Hour, 101)} {
+		_, err := bad.Acquire(ctx, "bad")
+		wantCode(t, err, "22023", "bad limits")
+	}
+	_, err = locks.NewThrottle(e.pool, "me").Acquire(ctx, "bad")
+	wantCode(t, err, "P0002", "never made")
+}
+
 // A resource of several permits: each grant takes one, an open transaction keeps nobody from the others, and the view says what is left.
 func TestThrottlePermits(t *testing.T) {
 	t.Parallel()

@@ -358,7 +358,7 @@ func (s *stage) eventually(ctx context.Context, what string, ask func() (bool, e
 	}
 }
 
-var errNoServer = errors.New("DATABASE_URL names no PostgreSQL, and none can be started here")
+var errNoServer = errors.New("LOCKS_DEMO_URL names no PostgreSQL, and none can be started here")
 
 // throwaway starts a PostgreSQL that ends with this process at the latest. It needs the whole project's source.
 func throwaway() (address string, stop func() error, err error) {

@@ -53,7 +53,7 @@ func run(ctx context.Context, arguments []string) error {
 	case "migrate":
 		return migrate(ctx, address, *grant)
 	case "demo":
-		return demo(ctx, address)
+		return demo(ctx, os.Getenv("LOCKS_DEMO_URL"))
 	case "front", "back":
 	default:
 		return errors.New(usage)

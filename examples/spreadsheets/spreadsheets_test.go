@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	stop := func() error { return nil } // a server that is not ours
-	if address = os.Getenv("DATABASE_URL"); address == "" {
+	if address = os.Getenv("LOCKS_DEMO_URL"); address == "" {
 		address, stop, why = throwaway()
 		if errors.Is(why, errNoServer) {
 			stop = func() error { return nil }

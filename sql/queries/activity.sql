@@ -36,3 +36,8 @@ select * from lock.who(key => sqlc.arg('key')::bigint);
 -- WhoName is Who for a name; its hint is about the number that looks like the name. 22023 when the name is empty or too long.
 -- name: WhoName :many
 select * from lock.who(name => sqlc.arg('name')::text);
+
+-- Clean deletes what no kind needs any more: at most Max of each kind, of what ended or was unused for longer than OlderThan. It
+-- returns how many there were of each. Call it until every kind says less than Max. Dead letters, timeouts and throttled resources stay.
+-- name: Clean :many
+select * from lock.clean(older_than => sqlc.arg('older_than')::interval, max => sqlc.arg('max')::integer);

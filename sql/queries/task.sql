@@ -1,9 +1,9 @@
 -- CreateTask adds a task to a queue; false: the queue has one of this id already, which stays as it is. RetriesLeft: how many
--- captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: for ever). AvailableAt: nil is now.
+-- captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: 5 minutes, 0: for ever). AvailableAt: nil is now.
 -- name: CreateTask :one
 select lock.create_task(
     id => sqlc.arg('id')::text, queue_id => sqlc.arg('queue_id')::text, retries_left => sqlc.narg('retries_left')::integer,
-    timeout => sqlc.narg('timeout')::interval, payload => sqlc.narg('payload')::jsonb, available_at => sqlc.narg('available_at')::timestamptz
+    timeout => nullif(coalesce(sqlc.narg('timeout')::interval, '5 minutes'), '0'), payload => sqlc.narg('payload')::jsonb, available_at => sqlc.narg('available_at')::timestamptz
 ) as created;
 
 -- CreateTasks adds many tasks at once, available in this order, and says how many were new. Payloads: one for each id, or nil.
@@ -11,7 +11,7 @@ select lock.create_task(
 -- name: CreateTasks :one
 select lock.create_tasks(
     ids => sqlc.arg('ids')::text[], queue_id => sqlc.arg('queue_id')::text, retries_left => sqlc.narg('retries_left')::integer,
-    timeout => sqlc.narg('timeout')::interval, available_at => sqlc.narg('available_at')::timestamptz, payloads => sqlc.narg('payloads')::jsonb[]
+    timeout => nullif(coalesce(sqlc.narg('timeout')::interval, '5 minutes'), '0'), available_at => sqlc.narg('available_at')::timestamptz, payloads => sqlc.narg('payloads')::jsonb[]
 ) as created;
 
 -- Capture takes at most max tasks for the caller, from any of statuses (new, failed, done) in this order, oldest first; none: nothing

@@ -28,3 +28,17 @@ select lock.drop_unused_throttled_resources(unused_for => sqlc.arg('unused_for')
 -- will be one more; pgx.ErrNoRows when it is not known.
 -- name: GetThrottledResourceStatus :one
 select * from lock.throttled_resource_status where resource_id = sqlc.arg('resource_id')::text;
+
+-- LockThrottledResourceEvery is LockThrottledResource for a resource that need not be there: it is made when it is new, and has this
+-- interval and these permits (1 to 100) from then on, as CreateThrottledResource says.
+-- name: LockThrottledResourceEvery :one
+select lock.lock_throttled_resource(resource_id => sqlc.arg('resource_id')::text, details => sqlc.arg('details')::text) as locked
+from (
+    select lock.create_throttled_resource(
+        resource_id => sqlc.arg('resource_id')::text,
+        throttle_interval => sqlc.arg('throttle_interval')::interval,
+        permits => sqlc.arg('permits')::integer
+    ) as made
+    offset 0
+) as resource
+where resource.made is not null;

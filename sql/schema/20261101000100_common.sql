@@ -259,7 +259,7 @@ as $$
             pg_proc.prorettype = 'trigger'::regtype as tracks,
             pg_proc.proname = any (array['grant_to', 'grant_monitor_to', 'grant_operator_to', 'grant_tracking_to', 'revoke_from']) as owns,
             pg_proc.proname ~ '^(force_release_|drop_unused_|purge_)'
-                or pg_proc.proname = any (array['cancel_request', 'pause_queue', 'record_action', 'resume_queue']) as operates,
+                or pg_proc.proname = any (array['cancel_request', 'clean', 'pause_queue', 'record_action', 'resume_queue']) as operates,
             pg_proc.proname = any (array['retry_request', 'retry_task', 'retry_tasks', 'set_status', 'set_statuses', 'vacuum']) as repairs,
             pg_proc.proname = any (array[
                 'advisory_key', 'check', 'engine', 'get_task', 'help', 'key', 'list_tasks', 'queue_sizes', 'request_history', 'who'
@@ -316,6 +316,7 @@ declare
     effective  text := isolation;
     advisory   boolean := true;
     forgotten  text;
+    uncleaned  text;
     standby    boolean := false;
     reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
 begin
@@ -327,6 +328,9 @@ begin
     end if;
     if to_regproc('lock_internal.forgotten_tasks') is not null then
         execute 'select lock_internal.forgotten_tasks()' into forgotten;
+    end if;
+    if to_regproc('lock_internal.uncleaned') is not null then
+        execute 'select lock_internal.uncleaned()' into uncleaned;
     end if;
     if yugabyte then
         begin
@@ -458,6 +462,9 @@ begin
             (forgotten is not null,
              'warning', 'tasks', forgotten,
              'Give tasks a timeout. Put back what a dead worker left: lock.set_status(id, ''new'', queue_id => ...); lock.list_tasks shows it.'),
+            (uncleaned is not null,
+             'notice', 'history', uncleaned,
+             'Call lock.clean() once a day, as an operator, until every kind says less than max.'),
             (engine = 'advisory' and current_setting('max_locks_per_transaction')::integer < 64,
              'warning', 'max_locks_per_transaction', 'the shared lock table is smaller than by default: many keys at once fail with 53200',
              'Set it to 64 or more, and restart.'),
@@ -491,7 +498,7 @@ comment on function lock.check() is
     'nothing. Severity error: something will not work. Severity warning: it works with a limit '
     'that the finding names. Severity notice: good to know. It reads settings as this session has '
     'them: call it as the role, and through the pooler, that will work. Works on PostgreSQL and '
-    'YugabyteDB, and on a standby. Writes nothing. Reads lock.task to its end.';
+    'YugabyteDB, and on a standby. Writes nothing, and costs milliseconds.';
 
 -- file: sql/functions/admin/check_role.sql
 -- +goose StatementBegin

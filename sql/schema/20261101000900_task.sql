@@ -85,7 +85,8 @@ comment on column lock.task.retries_left is
     'dead letter.';
 
 comment on column lock.task.timeout is
-    'How long a capture may hold it before the next capture takes it over; null: for ever.';
+    'How long a capture may hold it before the next capture takes it over; null: for ever. 5 minutes '
+    'by default.';
 
 comment on column lock.task.available_at is
     'No capture before this time; the oldest is captured first. While it is in_progress: since '
@@ -106,6 +107,11 @@ create index if not exists task_queue_id_status_available_at_idx on lock.task (q
 create index if not exists task_queue_id_deadline_idx on lock.task (queue_id, deadline)
     where status = 'in_progress' and deadline is not null;
 
+-- Those that never time out, for people who look for them. Apart from the one before, which a
+-- planner would otherwise take to look up ids.
+create index if not exists task_queue_id_endless_idx on lock.task (queue_id, changed_at)
+    where status = 'in_progress' and deadline is null;
+
 create index if not exists task_queue_id_status_exhausted_idx on lock.task (queue_id, status, available_at)
     where status <> 'in_progress' and retries_left = 0;
 
@@ -118,8 +124,7 @@ where task.status <> 'in_progress'
 
 comment on view lock.dead_letter is
     'Tasks that are not done and have no capture left, with the last error as message. Most have '
-    'failed; some are new, because they were created or given back so. lock.retry_task revives '
-    'one.';
+    'failed; some are new, because they were given back so. lock.retry_task revives one.';
 
 -- functions of task: written by make migration, not by hand
 
@@ -523,10 +528,10 @@ comment on function lock.settle_and_capture(
     'the first of them. done: done. failed: to be captured again after its delay, and without one '
     'at once. dead: failed, and no capture is left. retry: failed, to be captured again after its '
     'delay. Without a delay it pauses between shortest and longest: the pause doubles with its '
-    'tries, with jitter. A retried task without a retries_left of its own is dead after '
-    'max_tries (null: never). So is one whose time runs out. Pass empty arrays when there is '
-    'nothing to settle. Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, '
-    'longest or max_tries; then it neither settles nor captures.';
+    'tries, with jitter. A retried task without a retries_left of its own is dead after max_tries '
+    '(null: never). So is one whose time runs out. Pass empty arrays when there is nothing to '
+    'settle. Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or '
+    'max_tries; then it neither settles nor captures.';
 
 -- file: sql/functions/task/capture.sql
 -- +goose StatementBegin
@@ -819,10 +824,10 @@ begin
         raise exception 'only lock.capture makes a task in_progress'
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass new, done or failed.';
-    elsif check_task.retries_left < 0 then
-        raise exception 'retries_left must not be negative, as % is', check_task.retries_left
+    elsif check_task.retries_left < 1 then
+        raise exception 'retries_left must be at least 1, not %: the task could never run', check_task.retries_left
             using errcode = 'invalid_parameter_value',
-                  hint = 'Pass how many captures the task may have; null: any number.';
+                  hint = 'Pass how many captures the task may have: 1 is one try, null any number.';
     elsif not isfinite(check_task.available_at) then
         raise exception 'available_at must be finite, not %', check_task.available_at
             using errcode = 'invalid_parameter_value',
@@ -847,7 +852,7 @@ create or replace function lock.create_task(
     queue_id      text              default 'default',
     status        lock.task_status  default 'new',
     retries_left  integer           default null,
-    timeout       interval          default null,
+    timeout       interval          default '5 minutes',
     payload       jsonb             default null,
     available_at  timestamptz       default null
 )
@@ -861,7 +866,7 @@ as $$
 begin
     if (
         octet_length(create_task.id) between 1 and 1024 and octet_length(create_task.queue_id) between 1 and 1024
-        and create_task.status <> 'in_progress' and coalesce(create_task.retries_left, 0) >= 0
+        and create_task.status <> 'in_progress' and coalesce(create_task.retries_left, 1) >= 1
         and coalesce(isfinite(create_task.available_at), true)
         and coalesce(
             create_task.timeout > interval '0' and create_task.timeout < interval '30 days'
@@ -894,12 +899,12 @@ comment on function lock.create_task(
     text, text, lock.task_status, integer, interval, jsonb, timestamptz
 ) is
     'Adds a task; false: the queue has one of this id already, which stays as it is. '
-    'retries_left: how many captures it may have (null: any number, 0: none). timeout: how long a '
-    'capture may hold it before the next capture takes it over. Null means for ever: set one, or '
+    'retries_left: how many captures it may have (null: any number, 1: one try). timeout: how '
+    'long a capture may hold it before the next capture takes it over. Null means for ever: then '
     'a worker that dies keeps its task. available_at: no capture before that time (null: now). '
     'Waits only for an open transaction that creates the same id. Wakes the queue''s idle workers '
     'at commit. Errors: 22004 null id, queue_id or status; 22023 empty or longer than 1024 bytes, '
-    'in_progress, negative retries_left, timeout not positive or with months, infinite '
+    'in_progress, retries_left below 1, timeout not positive or with months, infinite '
     'available_at. From the state transition, retries and queues of the SQL locks article.';
 
 -- file: sql/functions/task/create_tasks.sql
@@ -914,7 +919,7 @@ create or replace function lock.create_tasks(
     queue_id      text              default 'default',
     status        lock.task_status  default 'new',
     retries_left  integer           default null,
-    timeout       interval          default null,
+    timeout       interval          default '5 minutes',
     payload       jsonb             default null,
     available_at  timestamptz       default null,
     payloads      jsonb[]           default null
@@ -1017,22 +1022,20 @@ comment on function lock.extend_task(text, bigint, interval, text) is
 
 -- file: sql/functions/task/forgotten_tasks.sql
 -- +goose StatementBegin
--- forgotten_tasks describes tasks that have been in_progress for over a day and cannot time out;
+-- forgotten_tasks describes tasks that have been in_progress for over an hour and cannot time out;
 -- null: there are none.
---
--- It reads the whole table. An index of tasks that cannot time out would make each capture of one
--- dearer.
 create or replace function lock_internal.forgotten_tasks()
 returns text
 language sql
 stable
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
-    select format('tasks in progress for over a day without a timeout: %s, such as %s', count(*), min(task.queue_id || ': ' || task.id))
+    select format('tasks in progress for over an hour without a timeout: %s, such as %s', count(*), min(task.queue_id || ': ' || task.id))
     from lock.task
     where task.status = 'in_progress'
       and task.deadline is null
-      and task.changed_at < clock_timestamp() - interval '1 day'
+      and task.changed_at < clock_timestamp() - interval '1 hour'
     having count(*) > 0;
 $$;
 -- +goose StatementEnd
@@ -1070,9 +1073,6 @@ comment on function lock.get_task(text, text) is
 -- +goose StatementBegin
 -- list_tasks shows some tasks of a queue in one status. An index holds each status in the order
 -- that is shown.
---
--- No index has tasks in progress without a timeout, because it would make every capture dearer. So
--- this looks for them in the table.
 create or replace function lock.list_tasks(
     queue_id  text              default 'default',
     status    lock.task_status  default 'new',
@@ -1088,8 +1088,6 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set jit = off
 as $$
-declare
-    shown  integer;
 begin
     perform lock_internal.check_id(list_tasks.queue_id, 'queue_id');
     perform lock_internal.check_count(list_tasks.max, 'max');
@@ -1099,24 +1097,30 @@ begin
                   hint = 'Pass new, in_progress, done or failed.';
     elsif list_tasks.status = 'in_progress' then
         return query
-            select task.*
-            from lock.task
-            where task.queue_id = list_tasks.queue_id
-              and task.status = 'in_progress'
-              and task.deadline is not null
-            order by task.deadline
+            select *
+            from (
+                (
+                    select task.*
+                    from lock.task
+                    where task.queue_id = list_tasks.queue_id
+                      and task.status = 'in_progress'
+                      and task.deadline is not null
+                    order by task.deadline
+                    limit list_tasks.max
+                )
+                union all
+                (
+                    select task.*
+                    from lock.task
+                    where task.queue_id = list_tasks.queue_id
+                      and task.status = 'in_progress'
+                      and task.deadline is null
+                    order by task.changed_at
+                    limit list_tasks.max
+                )
+            ) as held
+            order by held.deadline, held.changed_at
             limit list_tasks.max;
-        get diagnostics shown = row_count;
-        if shown < list_tasks.max then
-            return query
-                select task.*
-                from lock.task
-                where task.queue_id = list_tasks.queue_id
-                  and task.status = 'in_progress'
-                  and task.deadline is null
-                order by task.changed_at, task.id
-                limit list_tasks.max - shown;
-        end if;
         return;
     end if;
     return query
@@ -1152,10 +1156,10 @@ $$;
 
 comment on function lock.list_tasks(text, lock.task_status, integer) is
     'At most max tasks of a queue in one status, as they are stored. Tasks in_progress come by '
-    'their deadline. Then come those without a timeout, for which it reads the whole table. Other '
-    'statuses come by available_at, oldest first, dead letters (lock.dead_letter) among them. '
-    'Never waits. What an open transaction has captured shows as before. Errors: 22004 null; '
-    '22023 bad queue_id, max below 1; 22P02 a status that does not exist.';
+    'their deadline, those without a timeout last. Other statuses come by available_at, oldest '
+    'first, dead letters (lock.dead_letter) among them. Never waits. What an open transaction has '
+    'captured shows as before. Errors: 22004 null; 22023 bad queue_id, max below 1; 22P02 a '
+    'status that does not exist.';
 
 -- file: sql/functions/task/purge_tasks.sql
 -- +goose StatementBegin
@@ -1481,6 +1485,70 @@ comment on function lock.set_statuses(
     'null; 22023 arrays of different lengths, an id twice, in_progress, bad id or delay, dead '
     'without failed.';
 
+-- file: sql/functions/task/task_queues.sql
+-- +goose StatementBegin
+-- task_queues lists the first max queues that have tasks, by name. It hops from one to the next in
+-- the indexes, so a long queue costs no more than a short one.
+create or replace function lock_internal.task_queues(
+    max  integer
+)
+returns setof text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    queue  text collate "C" := '';
+begin
+    for count in 1 .. task_queues.max loop
+        queue := least(
+            (
+                select task.queue_id
+                from lock.task
+                where task.queue_id > queue
+                  and task.status <> 'in_progress'
+                  and task.retries_left is distinct from 0
+                order by task.queue_id
+                limit 1
+            ),
+            (
+                select task.queue_id
+                from lock.task
+                where task.queue_id > queue
+                  and task.status <> 'in_progress'
+                  and task.retries_left = 0
+                order by task.queue_id
+                limit 1
+            ),
+            (
+                select task.queue_id
+                from lock.task
+                where task.queue_id > queue
+                  and task.status = 'in_progress'
+                  and task.deadline is not null
+                order by task.queue_id
+                limit 1
+            ),
+            (
+                select task.queue_id
+                from lock.task
+                where task.queue_id > queue
+                  and task.status = 'in_progress'
+                  and task.deadline is null
+                order by task.queue_id
+                limit 1
+            )
+        );
+        exit when queue is null;
+        return next queue;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+
 -- end of functions
 
 select lock_internal.end_migration(20261101000900, 'up');
@@ -1503,6 +1571,9 @@ select lock_internal.refuse_dependents('{lock.dead_letter, lock.task}');
 select lock_internal.refuse_loss('lock.task', 'status <> ''done''', 'tasks that are not done');
 
 -- functions of task: written by make migration, not by hand
+
+-- gone: sql/functions/task/task_queues.sql
+drop function if exists lock_internal.task_queues(integer);
 
 -- gone: sql/functions/task/set_statuses.sql
 drop function if exists lock.set_statuses(text[], bigint[], lock.task_status, text, interval, text, boolean);

@@ -47,13 +47,73 @@ create table if not exists lock.queue_size (
     dead           bigint       not null,
     oldest_ready   timestamptz,
     paused_since   timestamptz,
-    paused_reason  text
+    paused_reason  text,
+    endless        bigint
 );
 
 comment on table lock.queue_size is
     'The row type of lock.queue_sizes(), with the columns of lock.queue_depth. Always empty.';
 
+create table if not exists lock.cleaned (
+    kind     text    not null,
+    removed  bigint  not null
+);
+
+comment on table lock.cleaned is
+    'The row type of lock.clean(): how many of a kind it deleted. Always empty.';
+
 -- functions of activity: written by make migration, not by hand
+
+-- file: sql/functions/activity/clean.sql
+-- +goose StatementBegin
+-- clean deletes what no kind needs any more, at most max of each, and says how many there were.
+--
+-- Timeouts and throttled resources stay: who acquires one that is gone gets an error, since they
+-- are made beforehand. Dead letters stay, too.
+create or replace function lock.clean(
+    older_than  interval  default '30 days',
+    max         integer   default 10000
+)
+returns setof lock.cleaned
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    tasks  bigint := 0;
+    queue  text;
+begin
+    perform lock_internal.check_primary();
+    perform lock_internal.check_interval(clean.older_than, 'older_than', false);
+    perform lock_internal.check_count(clean.max, 'max');
+    for queue in
+        select task_queues from lock_internal.task_queues(clean.max)
+    loop
+        exit when tasks >= clean.max;
+        tasks := tasks + lock.purge_tasks(clean.older_than, (clean.max - tasks)::integer, queue);
+    end loop;
+    return query
+        values
+            ('task', tasks),
+            ('request', lock.purge_requests(clean.older_than, clean.max)),
+            ('mutex', lock.drop_unused_mutexes(clean.older_than, clean.max)),
+            ('time_slot', lock.drop_unused_time_slots(clean.older_than, clean.max)),
+            ('lease', lock.drop_unused_leases(clean.older_than, clean.max)),
+            ('key', lock.vacuum());
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.clean(interval, integer) is
+    'For operators. Deletes what nobody needs any more, and returns a row for each kind with how '
+    'many there were: done tasks of every queue and settled requests that ended longer ago than '
+    'older_than; mutexes, time slots and leases that nobody has, and that were unused that long; '
+    'and keys that nobody holds. At most max of each kind but keys: call it again, in a new '
+    'transaction, until every kind says less than max. Once a day is a good habit. Dead letters '
+    'stay, and so do timeouts and throttled resources, which are made beforehand. Skips what '
+    'others hold. Never waits, and makes nobody wait. Errors: 22004 null; 22023 bad interval, max '
+    'below 1; 25006 read-only or standby; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/activity/queue_sizes.sql
 -- +goose StatementBegin
@@ -81,42 +141,7 @@ declare
 begin
     perform lock_internal.check_count(queue_sizes.max, 'max');
     return query
-    with recursive task_queue (id) as (
-        select ''::text collate "C"
-        union all
-        select least(
-            (
-                select task.queue_id
-                from lock.task
-                where task.queue_id > task_queue.id
-                  and task.status <> 'in_progress'
-                  and task.retries_left is distinct from 0
-                order by task.queue_id
-                limit 1
-            ),
-            (
-                select task.queue_id
-                from lock.task
-                where task.queue_id > task_queue.id
-                  and task.status <> 'in_progress'
-                  and task.retries_left = 0
-                order by task.queue_id
-                limit 1
-            ),
-            (
-                select task.queue_id
-                from lock.task
-                where task.queue_id > task_queue.id
-                  and task.status = 'in_progress'
-                  and task.deadline is not null
-                order by task.queue_id
-                limit 1
-            )
-        )
-        from task_queue
-        where task_queue.id is not null
-    ),
-    request_queue (id) as (
+    with recursive request_queue (id) as (
         select ''::text collate "C"
         union all
         select least(
@@ -181,7 +206,18 @@ begin
                       and task.deadline > right_now
                     limit queue_sizes.max
                 ) as entry
-            ) as running,
+            ) as timed,
+            (
+                select count(*)
+                from (
+                    select
+                    from lock.task
+                    where task.queue_id = queue.id
+                      and task.status = 'in_progress'
+                      and task.deadline is null
+                    limit queue_sizes.max
+                ) as entry
+            ) as endless,
             (
                 select count(*)
                 from (
@@ -220,13 +256,14 @@ begin
                     limit 1
                 ) as oldest
             ) as oldest_ready
-        from (select task_queue.id from task_queue where task_queue.id <> '' limit queue_sizes.max) as queue
+        from lock_internal.task_queues(queue_sizes.max) as queue (id)
         union all
         select
             'request',
             queue.id,
             outstanding.ready,
             outstanding.delayed,
+            null,
             null,
             null,
             (
@@ -264,12 +301,13 @@ begin
         coalesce(size.id, paused.queue_id)::text,
         coalesce(size.ready, 0),
         coalesce(size.delayed, 0),
-        size.running,
+        case when size.timed is not null then least(size.timed + size.endless, queue_sizes.max) end,
         size.overdue,
         coalesce(size.dead, 0),
         size.oldest_ready,
         paused.paused_at,
-        paused.reason
+        paused.reason,
+        size.endless
     from size
     full join (
         select queue_pause.kind, queue_pause.queue_id, queue_pause.paused_at, queue_pause.reason
@@ -277,18 +315,17 @@ begin
         where queue_pause.resumed_at is null
     ) as paused on paused.kind = size.kind and paused.queue_id = size.id
     where paused.kind is not null
-       or size.ready + size.delayed + coalesce(size.running, 0) + coalesce(size.overdue, 0) + size.dead > 0;
+       or size.ready + size.delayed + coalesce(size.timed + size.endless + size.overdue, 0) + size.dead > 0;
 end;
 $$;
 -- +goose StatementEnd
 
 comment on function lock.queue_sizes(integer) is
     'lock.queue_depth at a bounded cost, for monitors. It has the same columns, but each count '
-    'ends at max (1000). Of each kind it looks at no more than max queues, by name. Two things '
-    'differ. running leaves out tasks in progress without a timeout, which no index has. Of '
-    'requests, ready, delayed and oldest_ready count the first max that are outstanding. Waits '
-    'for nobody, changes nothing, works on a standby. It costs some index entries for each queue, '
-    'and at most max for each count. Errors: 22004 null, 22023 max below 1.';
+    'ends at max (1000). Of each kind it looks at no more than max queues, by name. Of requests,  '
+    'ready, delayed and oldest_ready count the first max that are outstanding. Waits for nobody, '
+    'changes nothing, works on a standby. It costs some index entries for each queue, and at most '
+    'max for each count. Errors: 22004 null, 22023 max below 1.';
 
 -- file: sql/functions/activity/row_at.sql
 -- +goose StatementBegin
@@ -330,6 +367,58 @@ begin
     execute format('select %s from %s where ctid = %L::tid', id, row_at.relation, format('(%s,%s)', row_at.page, row_at.tuple))
     into name;
     return name;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/activity/uncleaned.sql
+-- +goose StatementBegin
+-- uncleaned describes a history that nobody seems to clean: null when it is small. It counts to ten
+-- thousand, and looks at no more than a hundred queues.
+create or replace function lock_internal.uncleaned()
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    enough  constant integer := 10000;
+    before  constant timestamptz := clock_timestamp() - interval '60 days';
+    kept    bigint;
+begin
+    select count(*)
+    into kept
+    from (
+        select
+        from lock.request
+        where request.settled_at < before
+        order by request.settled_at
+        limit enough
+    ) as settled;
+    if kept < enough then
+        select kept + count(*)
+        into kept
+        from (
+            select task_queues as id from lock_internal.task_queues(100)
+        ) as queue
+        cross join lateral (
+            select
+            from lock.task
+            where task.queue_id = queue.id
+              and task.status = 'done'
+              and task.status <> 'in_progress'
+              and task.retries_left is distinct from 0
+              and task.available_at < before
+            order by task.available_at
+            limit enough
+        ) as done;
+    end if;
+    if kept >= enough then
+        return format('%s tasks and requests or more were done over 60 days ago, and are still kept', enough);
+    end if;
+    return null;
 end;
 $$;
 -- +goose StatementEnd
@@ -855,7 +944,8 @@ select
     coalesce(depth.dead, 0)::bigint as dead,
     depth.oldest_ready,
     paused.paused_at as paused_since,
-    paused.reason as paused_reason
+    paused.reason as paused_reason,
+    depth.endless
 from (
     select
         'task'::text as kind,
@@ -864,6 +954,7 @@ from (
         count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at > now.at) as delayed,
         count(*) filter (where task.status = 'in_progress' and (task.deadline is null or task.deadline > now.at)) as running,
         count(*) filter (where task.status = 'in_progress' and task.deadline <= now.at) as overdue,
+        count(*) filter (where task.status = 'in_progress' and task.deadline is null) as endless,
         count(*) filter (where task.status <> 'in_progress' and task.retries_left = 0) as dead,
         min(task.available_at) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at <= now.at)
             as oldest_ready
@@ -879,6 +970,7 @@ from (
         count(*) filter (where request.settled_at is null and request.available_at > now.at) as delayed,
         null::bigint as running,
         null::bigint as overdue,
+        null::bigint as endless,
         count(*) filter (where request.settled_at is not null) as dead,
         min(request.created_at) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at))
             as oldest_ready
@@ -905,12 +997,13 @@ comment on view lock.queue_depth is
     'The work that waits, one row a queue: kind (task or request), queue_id, ready (a capture '
     'could have it now), delayed (not before a later time), running, overdue (in progress beyond '
     'its timeout: the next capture takes it over), dead, oldest_ready (since when the oldest of '
-    'ready has been ready), paused_since and paused_reason (of lock.pause_queue). Done tasks do '
-    'not count. Dead tasks are those of lock.dead_letter. A request that a worker has counts as '
-    'ready until the worker''s transaction ends, since no other session can see that. So running '
-    'and overdue of requests are null. dead counts the requests that ended in error within the '
-    'last 24 hours. It counts row by row: it is for dashboards that ask once a minute, not for '
-    'workers.';
+    'ready has been ready), paused_since and paused_reason (of lock.pause_queue), endless (those '
+    'of running that have no timeout: nobody takes them over when their worker dies). Done tasks '
+    'do not count. Dead tasks are those of lock.dead_letter. A request that a worker has counts '
+    'as ready until the worker''s transaction ends, since no other session can see that. So '
+    'running, overdue and endless of requests are null. dead counts the requests that ended in '
+    'error within the last 24 hours. It counts row by row: it is for dashboards that ask once a '
+    'minute, not for workers.';
 
 select lock_internal.end_migration(20261101001200, 'up');
 
@@ -928,7 +1021,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-select lock_internal.refuse_dependents('{lock.queue_depth, lock.activity, lock.blocked, lock.queue_size, lock.key_session}');
+select lock_internal.refuse_dependents('{lock.queue_depth, lock.activity, lock.blocked, lock.queue_size, lock.cleaned, lock.key_session}');
 
 drop view if exists lock.queue_depth;
 drop view if exists lock.activity;
@@ -943,14 +1036,21 @@ drop function if exists lock.who(text);
 -- gone: sql/functions/activity/waiters.sql
 drop function if exists lock_internal.waiters();
 
+-- gone: sql/functions/activity/uncleaned.sql
+drop function if exists lock_internal.uncleaned();
+
 -- gone: sql/functions/activity/row_at.sql
 drop function if exists lock_internal.row_at(regclass, integer, smallint);
 
 -- gone: sql/functions/activity/queue_sizes.sql
 drop function if exists lock.queue_sizes(integer);
 
+-- gone: sql/functions/activity/clean.sql
+drop function if exists lock.clean(interval, integer);
+
 -- end of functions
 
+drop table if exists lock.cleaned;
 drop table if exists lock.queue_size;
 drop table if exists lock.key_session;
 

@@ -22,42 +22,7 @@ declare
 begin
     perform lock_internal.check_count(queue_sizes.max, 'max');
     return query
-    with recursive task_queue (id) as (
-        select ''::text collate "C"
-        union all
-        select least(
-            (
-                select task.queue_id
-                from lock.task
-                where task.queue_id > task_queue.id
-                  and task.status <> 'in_progress'
-                  and task.retries_left is distinct from 0
-                order by task.queue_id
-                limit 1
-            ),
-            (
-                select task.queue_id
-                from lock.task
-                where task.queue_id > task_queue.id
-                  and task.status <> 'in_progress'
-                  and task.retries_left = 0
-                order by task.queue_id
-                limit 1
-            ),
-            (
-                select task.queue_id
-                from lock.task
-                where task.queue_id > task_queue.id
-                  and task.status = 'in_progress'
-                  and task.deadline is not null
-                order by task.queue_id
-                limit 1
-            )
-        )
-        from task_queue
-        where task_queue.id is not null
-    ),
-    request_queue (id) as (
+    with recursive request_queue (id) as (
         select ''::text collate "C"
         union all
         select least(
@@ -122,7 +87,18 @@ begin
                       and task.deadline > right_now
                     limit queue_sizes.max
                 ) as entry
-            ) as running,
+            ) as timed,
+            (
+                select count(*)
+                from (
+                    select
+                    from lock.task
+                    where task.queue_id = queue.id
+                      and task.status = 'in_progress'
+                      and task.deadline is null
+                    limit queue_sizes.max
+                ) as entry
+            ) as endless,
             (
                 select count(*)
                 from (
@@ -161,13 +137,14 @@ begin
                     limit 1
                 ) as oldest
             ) as oldest_ready
-        from (select task_queue.id from task_queue where task_queue.id <> '' limit queue_sizes.max) as queue
+        from lock_internal.task_queues(queue_sizes.max) as queue (id)
         union all
         select
             'request',
             queue.id,
             outstanding.ready,
             outstanding.delayed,
+            null,
             null,
             null,
             (
@@ -205,12 +182,13 @@ begin
         coalesce(size.id, paused.queue_id)::text,
         coalesce(size.ready, 0),
         coalesce(size.delayed, 0),
-        size.running,
+        case when size.timed is not null then least(size.timed + size.endless, queue_sizes.max) end,
         size.overdue,
         coalesce(size.dead, 0),
         size.oldest_ready,
         paused.paused_at,
-        paused.reason
+        paused.reason,
+        size.endless
     from size
     full join (
         select queue_pause.kind, queue_pause.queue_id, queue_pause.paused_at, queue_pause.reason
@@ -218,14 +196,13 @@ begin
         where queue_pause.resumed_at is null
     ) as paused on paused.kind = size.kind and paused.queue_id = size.id
     where paused.kind is not null
-       or size.ready + size.delayed + coalesce(size.running, 0) + coalesce(size.overdue, 0) + size.dead > 0;
+       or size.ready + size.delayed + coalesce(size.timed + size.endless + size.overdue, 0) + size.dead > 0;
 end;
 $$;
 
 comment on function lock.queue_sizes(integer) is
     'lock.queue_depth at a bounded cost, for monitors. It has the same columns, but each count '
-    'ends at max (1000). Of each kind it looks at no more than max queues, by name. Two things '
-    'differ. running leaves out tasks in progress without a timeout, which no index has. Of '
-    'requests, ready, delayed and oldest_ready count the first max that are outstanding. Waits '
-    'for nobody, changes nothing, works on a standby. It costs some index entries for each queue, '
-    'and at most max for each count. Errors: 22004 null, 22023 max below 1.';
+    'ends at max (1000). Of each kind it looks at no more than max queues, by name. Of requests,  '
+    'ready, delayed and oldest_ready count the first max that are outstanding. Waits for nobody, '
+    'changes nothing, works on a standby. It costs some index entries for each queue, and at most '
+    'max for each count. Errors: 22004 null, 22023 max below 1.';

@@ -16,4 +16,4 @@ comment on function lock.check() is
     'nothing. Severity error: something will not work. Severity warning: it works with a limit '
     'that the finding names. Severity notice: good to know. It reads settings as this session has '
     'them: call it as the role, and through the pooler, that will work. Works on PostgreSQL and '
-    'YugabyteDB, and on a standby. Writes nothing. Reads lock.task to its end.';
+    'YugabyteDB, and on a standby. Writes nothing, and costs milliseconds.';

@@ -18,6 +18,7 @@ declare
     effective  text := isolation;
     advisory   boolean := true;
     forgotten  text;
+    uncleaned  text;
     standby    boolean := false;
     reader     constant regproc := to_regproc('pg_catalog.yb_get_effective_transaction_isolation_level');
 begin
@@ -29,6 +30,9 @@ begin
     end if;
     if to_regproc('lock_internal.forgotten_tasks') is not null then
         execute 'select lock_internal.forgotten_tasks()' into forgotten;
+    end if;
+    if to_regproc('lock_internal.uncleaned') is not null then
+        execute 'select lock_internal.uncleaned()' into uncleaned;
     end if;
     if yugabyte then
         begin
@@ -160,6 +164,9 @@ begin
             (forgotten is not null,
              'warning', 'tasks', forgotten,
              'Give tasks a timeout. Put back what a dead worker left: lock.set_status(id, ''new'', queue_id => ...); lock.list_tasks shows it.'),
+            (uncleaned is not null,
+             'notice', 'history', uncleaned,
+             'Call lock.clean() once a day, as an operator, until every kind says less than max.'),
             (engine = 'advisory' and current_setting('max_locks_per_transaction')::integer < 64,
              'warning', 'max_locks_per_transaction', 'the shared lock table is smaller than by default: many keys at once fail with 53200',
              'Set it to 64 or more, and restart.'),

@@ -23,10 +23,10 @@ begin
         raise exception 'only lock.capture makes a task in_progress'
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass new, done or failed.';
-    elsif check_task.retries_left < 0 then
-        raise exception 'retries_left must not be negative, as % is', check_task.retries_left
+    elsif check_task.retries_left < 1 then
+        raise exception 'retries_left must be at least 1, not %: the task could never run', check_task.retries_left
             using errcode = 'invalid_parameter_value',
-                  hint = 'Pass how many captures the task may have; null: any number.';
+                  hint = 'Pass how many captures the task may have: 1 is one try, null any number.';
     elsif not isfinite(check_task.available_at) then
         raise exception 'available_at must be finite, not %', check_task.available_at
             using errcode = 'invalid_parameter_value',

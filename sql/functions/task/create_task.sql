@@ -8,7 +8,7 @@ create or replace function lock.create_task(
     queue_id      text              default 'default',
     status        lock.task_status  default 'new',
     retries_left  integer           default null,
-    timeout       interval          default null,
+    timeout       interval          default '5 minutes',
     payload       jsonb             default null,
     available_at  timestamptz       default null
 )
@@ -22,7 +22,7 @@ as $$
 begin
     if (
         octet_length(create_task.id) between 1 and 1024 and octet_length(create_task.queue_id) between 1 and 1024
-        and create_task.status <> 'in_progress' and coalesce(create_task.retries_left, 0) >= 0
+        and create_task.status <> 'in_progress' and coalesce(create_task.retries_left, 1) >= 1
         and coalesce(isfinite(create_task.available_at), true)
         and coalesce(
             create_task.timeout > interval '0' and create_task.timeout < interval '30 days'
@@ -54,10 +54,10 @@ comment on function lock.create_task(
     text, text, lock.task_status, integer, interval, jsonb, timestamptz
 ) is
     'Adds a task; false: the queue has one of this id already, which stays as it is. '
-    'retries_left: how many captures it may have (null: any number, 0: none). timeout: how long a '
-    'capture may hold it before the next capture takes it over. Null means for ever: set one, or '
+    'retries_left: how many captures it may have (null: any number, 1: one try). timeout: how '
+    'long a capture may hold it before the next capture takes it over. Null means for ever: then '
     'a worker that dies keeps its task. available_at: no capture before that time (null: now). '
     'Waits only for an open transaction that creates the same id. Wakes the queue''s idle workers '
     'at commit. Errors: 22004 null id, queue_id or status; 22023 empty or longer than 1024 bytes, '
-    'in_progress, negative retries_left, timeout not positive or with months, infinite '
+    'in_progress, retries_left below 1, timeout not positive or with months, infinite '
     'available_at. From the state transition, retries and queues of the SQL locks article.';

@@ -8,7 +8,7 @@ create or replace function lock.create_tasks(
     queue_id      text              default 'default',
     status        lock.task_status  default 'new',
     retries_left  integer           default null,
-    timeout       interval          default null,
+    timeout       interval          default '5 minutes',
     payload       jsonb             default null,
     available_at  timestamptz       default null,
     payloads      jsonb[]           default null

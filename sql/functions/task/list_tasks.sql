@@ -1,8 +1,5 @@
 -- list_tasks shows some tasks of a queue in one status. An index holds each status in the order
 -- that is shown.
---
--- No index has tasks in progress without a timeout, because it would make every capture dearer. So
--- this looks for them in the table.
 create or replace function lock.list_tasks(
     queue_id  text              default 'default',
     status    lock.task_status  default 'new',
@@ -18,8 +15,6 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set jit = off
 as $$
-declare
-    shown  integer;
 begin
     perform lock_internal.check_id(list_tasks.queue_id, 'queue_id');
     perform lock_internal.check_count(list_tasks.max, 'max');
@@ -29,24 +24,30 @@ begin
                   hint = 'Pass new, in_progress, done or failed.';
     elsif list_tasks.status = 'in_progress' then
         return query
-            select task.*
-            from lock.task
-            where task.queue_id = list_tasks.queue_id
-              and task.status = 'in_progress'
-              and task.deadline is not null
-            order by task.deadline
+            select *
+            from (
+                (
+                    select task.*
+                    from lock.task
+                    where task.queue_id = list_tasks.queue_id
+                      and task.status = 'in_progress'
+                      and task.deadline is not null
+                    order by task.deadline
+                    limit list_tasks.max
+                )
+                union all
+                (
+                    select task.*
+                    from lock.task
+                    where task.queue_id = list_tasks.queue_id
+                      and task.status = 'in_progress'
+                      and task.deadline is null
+                    order by task.changed_at
+                    limit list_tasks.max
+                )
+            ) as held
+            order by held.deadline, held.changed_at
             limit list_tasks.max;
-        get diagnostics shown = row_count;
-        if shown < list_tasks.max then
-            return query
-                select task.*
-                from lock.task
-                where task.queue_id = list_tasks.queue_id
-                  and task.status = 'in_progress'
-                  and task.deadline is null
-                order by task.changed_at, task.id
-                limit list_tasks.max - shown;
-        end if;
         return;
     end if;
     return query
@@ -81,7 +82,7 @@ $$;
 
 comment on function lock.list_tasks(text, lock.task_status, integer) is
     'At most max tasks of a queue in one status, as they are stored. Tasks in_progress come by '
-    'their deadline. Then come those without a timeout, for which it reads the whole table. Other '
-    'statuses come by available_at, oldest first, dead letters (lock.dead_letter) among them. '
-    'Never waits. What an open transaction has captured shows as before. Errors: 22004 null; '
-    '22023 bad queue_id, max below 1; 22P02 a status that does not exist.';
+    'their deadline, those without a timeout last. Other statuses come by available_at, oldest '
+    'first, dead letters (lock.dead_letter) among them. Never waits. What an open transaction has '
+    'captured shows as before. Errors: 22004 null; 22023 bad queue_id, max below 1; 22P02 a '
+    'status that does not exist.';

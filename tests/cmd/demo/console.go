@@ -52,7 +52,7 @@ func showConsole(interrupted context.Context, t *target, conn *pgx.Conn, program
 	}
 	for ctx.Err() == nil {
 		play := exec.CommandContext(ctx, self, "-root", *root)
-		play.Env = append(os.Environ(), "DATABASE_URL="+t.url)
+		play.Env = append(os.Environ(), "LOCKS_DEMO_URL="+t.url)
 		play.Stderr = os.Stderr
 		play.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		play.Cancel = func() error { return play.Process.Signal(syscall.SIGTERM) }

@@ -22,14 +22,14 @@ type target struct {
 	stopLine string       // a line of shell that does the same
 }
 
-var errNoTarget = errors.New("there is no PostgreSQL here: set DATABASE_URL to a server's address, or install PostgreSQL's server " +
+var errNoTarget = errors.New("there is no PostgreSQL here: set LOCKS_DEMO_URL to the address of a database for it, or install PostgreSQL's server " +
 	"(on Debian: apt-get install postgresql), or start a Docker engine")
 
-// findTarget returns the first that can be had: the server that DATABASE_URL names, a throwaway cluster from local binaries,
+// findTarget returns the first that can be had: the database that LOCKS_DEMO_URL names, a throwaway cluster from local binaries,
 // a container, a throwaway cluster from Debian's packages, which it installs.
 func findTarget(ctx context.Context, keep bool) (*target, error) {
-	if address := os.Getenv("DATABASE_URL"); address != "" {
-		return &target{url: address, about: "the server that DATABASE_URL names", shell: `"$DATABASE_URL"`}, nil
+	if address := os.Getenv("LOCKS_DEMO_URL"); address != "" {
+		return &target{url: address, about: "the database that LOCKS_DEMO_URL names", shell: `"$LOCKS_DEMO_URL"`}, nil
 	}
 	t, err := throwaway(ctx, keep)
 	if !errors.Is(err, server.ErrNoBinaries) {
@@ -78,7 +78,10 @@ func inContainer(ctx context.Context, keep bool) (*target, error) {
 	}, nil
 }
 
-// install installs Debian's PostgreSQL when this is root on Debian.
+// noCluster is where Debian's packages look whether to make and start a cluster of their own.
+const noCluster = "/etc/postgresql-common/createcluster.conf"
+
+// install installs Debian's PostgreSQL when this is root on Debian, its programs alone: no cluster is made, and nothing is started.
 func install(ctx context.Context) error {
 	if _, err := os.Stat("/etc/debian_version"); err != nil || os.Getuid() != 0 {
 		return errNoTarget
@@ -87,7 +90,18 @@ func install(ctx context.Context) error {
 	if err != nil {
 		return errNoTarget
 	}
-	for _, arguments := range [][]string{{"update", "-q"}, {"install", "-q", "-y", "postgresql"}} {
+	fmt.Println("No PostgreSQL here: installing Debian's package postgresql, without a cluster of its own. Ctrl-C to leave it.")
+	for _, arguments := range [][]string{{"update", "-q"}, {"install", "-q", "-y", "postgresql-common"}, {"install", "-q", "-y", "postgresql"}} {
+		if arguments[len(arguments)-1] == "postgresql" {
+			before, err := os.ReadFile(noCluster)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(noCluster, append(before[:len(before):len(before)], "\ncreate_main_cluster = false\n"...), 0o644); err != nil {
+				return err
+			}
+			defer os.WriteFile(noCluster, before, 0o644)
+		}
 		fmt.Println("$ apt-get", strings.Join(arguments, " "))
 		cmd := exec.CommandContext(ctx, aptGet, arguments...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
