@@ -208,7 +208,7 @@ $$;
 -- +goose StatementBegin
 -- add_request completes a new request: it checks the ids, and wakes the idle workers of the queue.
 --
--- A producer looks at no worker. A request of an entity that is put back gets the same available_at,
+-- A producer looks at no worker. A request of an entity that is put back gets its available_at,
 -- so that no search meets it before. The next search finds what it commits.
 create or replace function lock_internal.add_request()
 returns trigger
@@ -322,11 +322,11 @@ as $$
 declare
     isolation  text := current_setting('transaction_isolation');
     moment     constant timestamptz := clock_timestamp();
-    line_at    timestamptz := '-infinity';
-    line_id    bigint := 0;
+    line_at    timestamptz := timestamptz '-infinity';
+    line_id    bigint := 0::bigint;
     next_at    timestamptz;
     next_id    bigint;
-    step       bigint := 4;
+    step       bigint := 4::bigint;
     candidate  record;
     met        text[] := array[]::text[];
     taken      bigint[];
@@ -977,8 +977,8 @@ comment on function lock.retry_request(bigint) is
 -- as complete or error, or as new for another try.
 --
 -- Nobody interleaves, because the transaction holds the entities' locks. A request that came later
--- is not in request_batch. A request that is put back until later makes its whole entity wait. Up to
--- 1000 others of the entity get the same available_at, so that no search meets them.
+-- is not in request_batch. A request that is put back until later makes its whole entity wait. So
+-- up to 1000 others of the entity get the same available_at, and no search meets them.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',

@@ -1,6 +1,6 @@
 -- add_request completes a new request: it checks the ids, and wakes the idle workers of the queue.
 --
--- A producer looks at no worker. A request of an entity that is put back gets the same available_at,
+-- A producer looks at no worker. A request of an entity that is put back gets its available_at,
 -- so that no search meets it before. The next search finds what it commits.
 create or replace function lock_internal.add_request()
 returns trigger

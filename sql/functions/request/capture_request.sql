@@ -46,11 +46,11 @@ as $$
 declare
     isolation  text := current_setting('transaction_isolation');
     moment     constant timestamptz := clock_timestamp();
-    line_at    timestamptz := '-infinity';
-    line_id    bigint := 0;
+    line_at    timestamptz := timestamptz '-infinity';
+    line_id    bigint := 0::bigint;
     next_at    timestamptz;
     next_id    bigint;
-    step       bigint := 4;
+    step       bigint := 4::bigint;
     candidate  record;
     met        text[] := array[]::text[];
     taken      bigint[];

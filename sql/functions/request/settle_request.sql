@@ -2,8 +2,8 @@
 -- as complete or error, or as new for another try.
 --
 -- Nobody interleaves, because the transaction holds the entities' locks. A request that came later
--- is not in request_batch. A request that is put back until later makes its whole entity wait. Up to
--- 1000 others of the entity get the same available_at, so that no search meets them.
+-- is not in request_batch. A request that is put back until later makes its whole entity wait. So
+-- up to 1000 others of the entity get the same available_at, and no search meets them.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
