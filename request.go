@@ -248,7 +248,7 @@ func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
 		return nil, err
 	}
 	if len(c.batch) > 0 {
-		w.line = max(w.line, c.batch[0].RequestID)
+		w.line = c.batch[0].RequestID
 	}
 	return c, nil
 }

@@ -232,17 +232,17 @@ var depths = `
 		where queue.kind = 'task'
 		union all
 		select
-			(select count(*) from (select from lock.request where request.queue_id = queue.queue_id and request.settled_at is null and not request.failed limit $3) as seen),
-			(select looked.created_at
+			(select count(*) from (select from lock.request where request.queue_id = queue.queue_id and request.settled_at is null limit $3) as seen),
+			(select min(looked.created_at)
 				from (
-					select request.created_at, request.available_at
-					from lock.request
-					where request.queue_id = queue.queue_id and request.settled_at is null and not request.failed
-					order by request.request_id
-					limit $3
-				) as looked
-				where looked.available_at is null or looked.available_at <= clock_timestamp()
-				limit 1),
+					(select request.created_at from lock.request
+						where request.queue_id = queue.queue_id and request.settled_at is null and request.available_at is null
+						order by request.request_id + 0 limit 1)
+					union all
+					(select request.created_at from lock.request
+						where request.queue_id = queue.queue_id and request.settled_at is null and request.available_at <= clock_timestamp()
+						order by request.available_at, request.request_id limit 1)
+				) as looked),
 			null, null, null,
 			(select count(*) from (select from lock.request where request.queue_id = queue.queue_id and request.failed and request.settled_at > clock_timestamp() - interval '1 day' limit $3) as seen)
 		where queue.kind = 'request'

@@ -220,7 +220,7 @@ func TestRequestFuzz(t *testing.T) {
 		}
 	})
 	for name, broken := range map[string][]string{
-		"a worker that asks neither for the lock nor for the newest status": {"capture_request", "continue when not lock_internal.try_entity(capture_request.queue_id, candidate.entity_id);", "", "and request.request_status = 'new'\n                returning", "returning"},
+		"a worker that asks neither for the lock nor for the newest status": {"capture_request", "continue when not lock_internal.try_entity(capture_request.queue_id, candidate.entity_id);", "", "and request.request_status = 'new'\n                    returning", "returning"},
 		"a capture that hides what it takes":                                {"capture_request", "order by captured.request_id", "order by captured.request_id limit 1"},
 	} {
 		t.Run("catches "+name, func(t *testing.T) {

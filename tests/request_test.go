@@ -126,7 +126,7 @@ func TestRequestWalkThrough(t *testing.T) {
 // Where a capture can be made to stand.
 const (
 	requestBeforeLock = "continue when not lock_internal.try_entity"
-	requestBeforeLook = "select coalesce("
+	requestBeforeLook = "with oldest as"
 	requestBeforeTake = "return query"
 )
 
@@ -375,7 +375,7 @@ func TestRequestEntity(t *testing.T) {
 			}
 		})
 		e := open(t, advisory)
-		mutate(t, e, "capture_request", "having bool_and(request.request_status = 'new' and ", "having bool_and(")
+		mutate(t, e, "capture_request", "having bool_and(work.request_status = 'new')", "having true")
 		if second := twice(e); second != "2" {
 			t.Errorf("the checker sees %q", second)
 		}
@@ -762,7 +762,7 @@ func requestBuffers(s *session) int {
 // requestEntries is how many entries of the queue's index one capture reads, live or dead.
 func requestEntries(s *session, after int64) int64 {
 	s.t.Helper()
-	const read = "select pg_stat_get_xact_tuples_returned('lock.request_queue_id_request_id_idx'::regclass)"
+	const read = "select pg_stat_get_xact_tuples_returned('lock.request_fresh'::regclass)"
 	s.exec("begin")
 	defer s.exec("rollback")
 	before := get[int64](s, read)
@@ -1108,5 +1108,143 @@ func TestRequestRules(t *testing.T) {
 			}
 		}
 		answers(e.sessionAs(t, e.super), int64(0), "select count(*) from lock.request")
+	})
+}
+
+func TestRequestPutBack(t *testing.T) {
+	t.Parallel()
+	// outage makes n entities, each with one request that is put back for an hour and a newer one.
+	outage := func(t *testing.T, e *env, n int) *session {
+		super := e.sessionAs(t, e.super)
+		super.exec(`insert into lock.request (request_type, entity_id, created_at, available_at)
+			select 'update', n::text, now(), now() + interval '1 hour' from generate_series(1, $1::integer) n`, n)
+		super.exec("select lock.enqueue('update', n::text) from generate_series(1, $1::integer) n", n)
+		return super
+	}
+	const many, bound = 3000, 150
+	t.Run("costs a look nothing, with what came behind it", func(t *testing.T) {
+		t.Parallel()
+		eachEngine(t, func(t *testing.T, e *env) {
+			super := outage(t, e, many)
+			if n, _ := buffersOnce(super, "select * from lock.capture_request(gen_random_uuid())"); n > bound*4 { // what a first call reads of the catalogue
+				t.Errorf("%d buffers for the first look", n)
+			}
+			if n := buffers(super, "select * from lock.capture_request(gen_random_uuid())"); n > bound {
+				t.Errorf("%d buffers for a look that finds nothing", n)
+			}
+			super.exec("select lock.enqueue('update', 'free')")
+			newRequestWorker(t, e).takes("default", 2*many+1)
+		})
+		e := open(t, advisory)
+		mutate(t, e, "add_request", "if new.available_at is null then", "if false then")
+		super := outage(t, e, many)
+		if n := buffers(super, "select * from lock.capture_request(gen_random_uuid())"); n <= bound {
+			t.Errorf("the checker sees %d buffers without the marks", n)
+		}
+		answers(super, int64(0), "select count(*) from lock.capture_request(gen_random_uuid())")
+	})
+	t.Run("makes its whole entity wait, whoever slips through, and nothing is forgotten", func(t *testing.T) {
+		t.Parallel()
+		eachEngine(t, func(t *testing.T, e *env) {
+			a, w, super := e.session(t), newRequestWorker(t, e), e.sessionAs(t, e.super)
+			a.exec("select lock.enqueue('update', 'e') from generate_series(1, 3)")
+			w.max = 2
+			w.takes("default", 1, 2)
+			late := e.session(t)
+			late.exec("begin")
+			late.exec("select lock.enqueue('update', 'e')") // 4
+			answers(w.session, int64(2), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+			w.exec("commit")
+			a.exec("select lock.enqueue('update', 'e')") // 5
+			late.exec("commit")
+			answers(super, "1235", "select string_agg(request_id::text, '' order by request_id) from lock.request where available_at > now()")
+			answers(super, int64(1), "select count(distinct available_at) from lock.request")
+			a.exec("select lock.enqueue('update', 'f')") // 6
+			w.line = 0
+			w.takes("default", 6)
+			w.settles("complete", 1)
+			w.line = 0
+			w.takes("default")
+			super.exec("update lock.request set available_at = available_at - interval '1 hour' where available_at is not null")
+			for _, want := range [][]int64{{1, 2}, {3, 4}, {5}} {
+				w.line = 0
+				w.takes("default", want...)
+				w.settles("complete", int64(len(want)))
+			}
+			w.takes("default")
+		})
+	})
+	t.Run("frees what came behind it when it is cancelled", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		a, w, owner := e.session(t), newRequestWorker(t, e), e.sessionAs(t, e.owner)
+		a.exec("select lock.enqueue('update', 'e') from generate_series(1, 2)")
+		w.takes("default", 1, 2)
+		answers(w.session, int64(2), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+		w.exec("commit")
+		a.exec("select lock.enqueue('update', 'e')")
+		w.line = 0
+		for id := range int64(2) {
+			w.takes("default")
+			w.exec("commit")
+			answers(owner, true, "select lock.cancel_request($1, 'why')", id+1)
+		}
+		w.takes("default", 3)
+	})
+	t.Run("is found first, by its time, and a worker that always fails reaches everything once", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		w, super := newRequestWorker(t, e), e.sessionAs(t, e.super)
+		super.exec("select setseed(0.26)")
+		super.exec(`insert into lock.request (request_type, entity_id, created_at, available_at)
+			select 'update', floor(random() * 60)::text, now(),
+				case when random() < 0.5 then now() - floor(random() * 5) * interval '1 second' end
+			from generate_series(1, 300)`)
+		entities := get[int](super, "select count(distinct entity_id)::integer from lock.request")
+		for _, w.max = range []int{1, 2, 1000} {
+			met := map[string]bool{}
+			for w.line = 0; ; {
+				before := w.line
+				ids := w.capture("default")
+				w.exec("rollback")
+				if len(ids) == 0 {
+					break
+				}
+				entity := get[string](super, "select entity_id from lock.request where request_id = $1", ids[0])
+				if met[entity] {
+					t.Fatalf("max %d: entity %s again behind %d", w.max, entity, before)
+				}
+				met[entity] = true
+			}
+			if len(met) != entities {
+				t.Errorf("max %d: %d of %d entities reached", w.max, len(met), entities)
+			}
+		}
+	})
+}
+
+func TestRequestHugeEntity(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, e *env) {
+		a, b, super := newRequestWorker(t, e), newRequestWorker(t, e), e.sessionAs(t, e.super)
+		const huge = 20000
+		super.exec("insert into lock.request (request_type, entity_id, created_at) select 'update', 'huge', now() from generate_series(1, $1::integer)", huge)
+		super.exec("select lock.enqueue('update', 'other')")
+		size := func() int64 { return get[int64](super, "select pg_relation_size('lock.request')") }
+		before := size()
+		for first := int64(1); first < 3000; first += 1000 {
+			a.line = 0
+			batch := a.capture("default")
+			if len(batch) != 1000 || batch[0] != first || batch[999] != first+999 || !slices.IsSorted(batch) {
+				t.Fatalf("a batch of %d, from %d", len(batch), batch[0])
+			}
+			b.line = 0
+			b.takes("default", huge+1)
+			b.exec("rollback")
+			a.settles("complete", 1000)
+		}
+		if grown := size() - before; grown > before/2 {
+			t.Errorf("lock.request grew from %d bytes by %d for 3 batches", before, grown)
+		}
 	})
 }

@@ -373,7 +373,7 @@ func TestRequestCheckers(t *testing.T) {
 			e := open(t, advisory)
 			_, err := e.admin.Exec(ctx, requestLog)
 			must(t, err)
-			mutate(t, e, "capture_request", "filter (where request.request_type = 'create')", "filter (where request.request_type = 'update' or "+fmt.Sprint(among)+")")
+			mutate(t, e, "capture_request", "and request.request_type = 'create'", "and (request.request_type = 'update' or "+fmt.Sprint(among)+")")
 			s := e.session(t)
 			s.exec("begin")
 			s.exec("select lock.enqueue('create', 'e')")
@@ -487,7 +487,7 @@ func TestRequestWorkBusyEntity(t *testing.T) {
 	stop()
 	pool.Close() // a back end that ends reports what it counted
 	eventually(t, "few walks", func() bool {
-		read := get[int64](super, "select idx_tup_read from pg_stat_clear_snapshot(), pg_stat_user_indexes where indexrelname = 'request_queue_id_request_id_idx'")
+		read := get[int64](super, "select idx_tup_read from pg_stat_clear_snapshot(), pg_stat_user_indexes where indexrelname = 'request_fresh'")
 		return read > busy && read < 10*busy
 	})
 }

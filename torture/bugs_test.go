@@ -166,13 +166,13 @@ var bugs = []struct {
 		name: "requests without the entity's lock, the lock of their rows, and the recheck", kind: "request",
 		swaps: []swap{
 			{"request/try_entity", "when lock_internal.is_advisory() then pg_catalog.pg_try_advisory_xact_lock(", "when true then lock_internal.nothing("},
-			{"request/capture_request", "                  and request.request_status = 'new'\n                returning", "                returning"},
+			{"request/capture_request", "and request.request_status = 'new'\n                    returning", "returning"},
 		},
 		want: []string{"a request was done twice", "it was done more than once"},
 	},
 	{
 		name: "a capture of the newest request alone", kind: "request",
-		swaps: []swap{{"request/capture_request", ", array_agg(request.request_id))", ", array[max(request.request_id)])"}},
+		swaps: []swap{{"request/capture_request", "select array_agg(work.request_id order by work.request_id)", "select array[max(work.request_id)]"}},
 		want:  []string{"was passed over"},
 	},
 	{

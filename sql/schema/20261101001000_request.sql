@@ -86,21 +86,20 @@ comment on column lock.request.failed is
     'Whether it ended in error. An index uses it in place of the status, so that a capture, which '
     'changes the status, changes no index.';
 
--- The entity's outstanding requests.
-create index if not exists request_queue_id_entity_id_request_id_idx
-    on lock.request (queue_id, entity_id, request_id)
+-- The entity's outstanding requests. The sum keeps the planner from the primary key, which has the
+-- same order, and the whole history.
+create index if not exists request_outstanding
+    on lock.request (queue_id, entity_id, (request_id + 0))
     where settled_at is null;
 
--- The queue. An outstanding request has not failed. Saying so keeps the planner from reading an
--- entity's requests by this index.
-create index if not exists request_queue_id_request_id_idx
-    on lock.request (queue_id, request_id)
-    where settled_at is null and not failed;
-
--- Requests that were put back until later, for lock.await_request.
-create index if not exists request_queue_id_available_at_idx
-    on lock.request (queue_id, available_at)
+-- The queue: first what was put back and is due, then what was never put back.
+create index if not exists request_put_back
+    on lock.request (queue_id, available_at, request_id)
     where settled_at is null and available_at is not null;
+
+create index if not exists request_fresh
+    on lock.request (queue_id, (request_id + 0))
+    where settled_at is null and available_at is null;
 
 create unique index if not exists request_one_create
     on lock.request (queue_id, entity_id)
@@ -159,11 +158,58 @@ $$;
 
 -- functions of request: written by make migration, not by hand
 
+-- file: sql/functions/request/entity_number.sql
+-- +goose StatementBegin
+-- entity_number is the number of an entity's lock: a hash of 64 bits. Its seed, 'requests' in
+-- ASCII, is used nowhere else.
+create or replace function lock_internal.entity_number(
+    queue_id   text,
+    entity_id  text
+)
+returns bigint
+language sql
+immutable
+parallel safe
+as $$
+    select pg_catalog.hashtextextended(entity_number.entity_id, pg_catalog.hashtextextended(entity_number.queue_id, 8243119441998738547));
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/request/put_back_until.sql
+-- +goose StatementBegin
+-- put_back_until says until when an entity is put back; null: it is not.
+create or replace function lock_internal.put_back_until(
+    queue_id   text,
+    entity_id  text
+)
+returns timestamptz
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    return (
+        select request.available_at
+        from lock.request
+        where lock_internal.entity_number(request.queue_id, request.entity_id)
+              = lock_internal.entity_number(put_back_until.queue_id, put_back_until.entity_id)
+          and request.settled_at is null
+          and request.available_at > clock_timestamp()
+        order by request.available_at desc
+        limit 1
+    );
+end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/request/add_request.sql
 -- +goose StatementBegin
 -- add_request completes a new request: it checks the ids, and wakes the idle workers of the queue.
 --
--- A producer looks neither at other requests nor at workers. The next search finds what it commits.
+-- A producer looks at no worker. A request of an entity that is put back gets its available_at,
+-- so that no search meets it before. The next search finds what it commits.
 create or replace function lock_internal.add_request()
 returns trigger
 language plpgsql
@@ -186,26 +232,12 @@ begin
             using errcode = 'invalid_parameter_value',
                   hint = 'Leave out request_status, process_id and settled_at. Insert a piece of history as complete or error.';
     end if;
+    if new.available_at is null then
+        new.available_at := lock_internal.put_back_until(new.queue_id, new.entity_id);
+    end if;
     perform lock_internal.wake('lock_request', new.queue_id);
     return new;
 end;
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/request/entity_number.sql
--- +goose StatementBegin
--- entity_number is the number of an entity's lock: a hash of 64 bits. Its seed, 'requests' in
--- ASCII, is used nowhere else.
-create or replace function lock_internal.entity_number(
-    queue_id   text,
-    entity_id  text
-)
-returns bigint
-language sql
-immutable
-parallel safe
-as $$
-    select pg_catalog.hashtextextended(entity_number.entity_id, pg_catalog.hashtextextended(entity_number.queue_id, 8243119441998738547));
 $$;
 -- +goose StatementEnd
 
@@ -254,18 +286,24 @@ $$;
 -- Producers insert and look at nothing. What they commit after that snapshot is in nobody's batch.
 -- The next capture finds it.
 --
+-- The walk goes through places: what was put back and is due, by its time, then what was never put
+-- back, by its id. It reads pieces that double in size, and tries each entity once. The requests of
+-- an entity that it passed over cost no more than their index entries.
+--
+-- After a batch the walk goes on behind the first place of the batch's entity. It takes no entity
+-- that has a place before. So the place grows from look to look, whatever fails, and skips nothing.
+--
 -- The walk's snapshot is older than the lock. So a worker may get the lock of an entity that
 -- another has just settled. It gives the lock back by ending the inner block, which is a
 -- subtransaction. Otherwise the entity's next requests would wait for a transaction that does not
 -- work on them. The same happens to an entity with a request that was put back until later, and to
 -- one that this transaction has already captured.
 --
+-- lock.settle_request and lock_internal.add_request mark what is behind a request that is put back.
+-- That only spares the walk. What has no mark is found, and passed over.
+--
 -- The update waits for an operator who settles a request by hand. It leaves out what was settled
 -- meanwhile.
---
--- The row comparison leaves only one index that has the order. Without statistics the planner would
--- take the primary key. For the same reason only the walk says "not failed", and the update looks
--- at the status: see the indexes of lock.request.
 create or replace function lock.capture_request(
     process_id  uuid,
     after       bigint   default 0,
@@ -283,6 +321,12 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
     isolation  text := current_setting('transaction_isolation');
+    moment     constant timestamptz := clock_timestamp();
+    line_at    timestamptz := timestamptz '-infinity';
+    line_id    bigint := 0::bigint;
+    next_at    timestamptz;
+    next_id    bigint;
+    step       bigint := 4::bigint;
     candidate  record;
     met        text[] := array[]::text[];
     taken      bigint[];
@@ -307,62 +351,182 @@ begin
                   hint = 'Begin it with: begin isolation level read committed. On YugabyteDB enable yb_enable_read_committed_isolation.';
     end if;
 
-    for candidate in
-        select request.entity_id
-        from lock.request
-        where (request.queue_id, request.request_id) > (capture_request.queue_id, capture_request.after)
-          and request.queue_id <= capture_request.queue_id
-          and request.settled_at is null
-          and not request.failed
-          and request.request_status = 'new'
-          and (request.available_at is null or request.available_at <= clock_timestamp())
-          and not exists (select from lock_internal.is_paused('request', capture_request.queue_id))
-        order by request.queue_id, request.request_id
-    loop
-        continue when candidate.entity_id = any (met);
-        met := met || candidate.entity_id;
-        begin
-            continue when not lock_internal.try_entity(capture_request.queue_id, candidate.entity_id);
-            select coalesce(
-                array_agg(request.request_id) filter (where request.request_type = 'create'),
-                (array_agg(request.request_id order by request.request_id))[1:capture_request.max]
-            )
-            into taken
+    if exists (select from lock_internal.is_paused('request', capture_request.queue_id)) then
+        return;
+    end if;
+    if capture_request.after > 0 then
+        select
+            coalesce(first_due.available_at, case when last.settled_at is not null then last.due end, 'infinity'),
+            coalesce(first_due.request_id, oldest.request_id, last.request_id)
+        into line_at, line_id
+        from (
+            select
+                request.request_id, request.queue_id, request.entity_id, request.request_type, request.settled_at,
+                case when request.available_at <= moment then request.available_at end as due
             from lock.request
-            where request.queue_id = capture_request.queue_id
-              and request.entity_id = candidate.entity_id
+            where request.request_id = capture_request.after
+        ) as last
+        left join lateral (
+            select request.available_at, request.request_id
+            from lock.request
+            where last.settled_at is null
+              and lock_internal.entity_number(request.queue_id, request.entity_id)
+                  = lock_internal.entity_number(last.queue_id, last.entity_id)
               and request.settled_at is null
-            having bool_and(request.request_status = 'new' and (request.available_at is null or request.available_at <= clock_timestamp()));
-            if not found then
-                raise no_data_found;
-            end if;
-        exception
-            when no_data_found then
-                continue;
-        end;
-
-        return query
-            with captured as (
-                update lock.request
-                set request_status = 'in-progress',
-                    process_id = capture_request.process_id,
-                    tries = request.tries + 1,
-                    started_at = clock_timestamp()
-                where request.request_id = any (taken)
-                  and request.request_status = 'new'
-                returning request.*
-            ), batch as (
-                insert into lock.request_batch (process_id, queue_id, entity_id, request_ids)
-                select capture_request.process_id, capture_request.queue_id, candidate.entity_id, array_agg(captured.request_id)
-                from captured
-                having count(*) > 0
-            )
-            select *
-            from captured
-            order by captured.request_id;
-        if found then
-            return;
+              and request.available_at <= moment
+            order by request.available_at, request.request_id
+            limit 1
+        ) as first_due on true
+        left join lateral (
+            select request.request_id
+            from lock.request
+            where last.settled_at is null
+              and last.request_type = 'create'
+              and request.queue_id = last.queue_id
+              and request.entity_id = last.entity_id
+              and request.settled_at is null
+            order by request.request_id + 0
+            limit 1
+        ) as oldest on true;
+        if not found then
+            line_at := 'infinity';
+            line_id := capture_request.after;
         end if;
+    end if;
+
+    loop
+        next_id := null;
+        for candidate in
+            select
+                place.entity_id,
+                max(place.at) filter (where place.number = step) as at,
+                max(place.id) filter (where place.number = step) as id,
+                exists (
+                    select
+                    from lock.request
+                    where lock_internal.entity_number(request.queue_id, request.entity_id)
+                          = lock_internal.entity_number(capture_request.queue_id, place.entity_id)
+                      and request.settled_at is null
+                      and request.available_at > moment
+                ) as waits
+            from (
+                select piece.at, piece.id, piece.entity_id, row_number() over () as number
+                from (
+                    (
+                        select request.available_at as at, request.request_id as id, request.entity_id
+                        from lock.request
+                        where request.queue_id = capture_request.queue_id
+                          and request.settled_at is null
+                          and request.available_at <= moment
+                          and (request.available_at, request.request_id) > (line_at, line_id)
+                          and request.entity_id not in (select unnest(met))
+                        order by request.available_at, request.request_id
+                        limit step
+                    )
+                    union all
+                    (
+                        select 'infinity', request.request_id, request.entity_id
+                        from lock.request
+                        where request.queue_id = capture_request.queue_id
+                          and request.settled_at is null
+                          and request.available_at is null
+                          and request.request_id + 0 > case when line_at = 'infinity' then line_id else 0 end
+                          and request.entity_id not in (select unnest(met))
+                        order by request.request_id + 0
+                        limit step
+                    )
+                    limit step
+                ) as piece
+            ) as place
+            group by place.entity_id
+            order by min(place.number)
+        loop
+            if candidate.id is not null then
+                next_at := candidate.at;
+                next_id := candidate.id;
+            end if;
+            met := met || candidate.entity_id;
+            continue when candidate.waits;
+            begin
+                continue when not lock_internal.try_entity(capture_request.queue_id, candidate.entity_id);
+                with oldest as (
+                    select request.request_id, request.request_status, request.available_at
+                    from lock.request
+                    where request.queue_id = capture_request.queue_id
+                      and request.entity_id = candidate.entity_id
+                      and request.settled_at is null
+                    order by request.request_id + 0
+                    limit capture_request.max
+                ), created as (
+                    select request.request_id, request.request_status, request.available_at
+                    from lock.request
+                    where request.queue_id = capture_request.queue_id
+                      and request.entity_id = candidate.entity_id
+                      and request.request_type = 'create'
+                      and not request.failed
+                      and request.settled_at is null
+                ), work as (
+                    select * from created
+                    union all
+                    select * from oldest where not exists (select from created)
+                )
+                select array_agg(work.request_id order by work.request_id)
+                into taken
+                from work
+                having bool_and(work.request_status = 'new')
+                   and (line_at < 'infinity' or (select min(oldest.request_id) from oldest) > line_id)
+                   and not exists (
+                        select
+                        from lock.request
+                        where lock_internal.entity_number(request.queue_id, request.entity_id)
+                              = lock_internal.entity_number(capture_request.queue_id, candidate.entity_id)
+                          and request.settled_at is null
+                          and request.available_at <= moment
+                          and (request.available_at, request.request_id) <= (line_at, line_id)
+                    )
+                   and not exists (
+                        select
+                        from lock.request
+                        where lock_internal.entity_number(request.queue_id, request.entity_id)
+                              = lock_internal.entity_number(capture_request.queue_id, candidate.entity_id)
+                          and request.settled_at is null
+                          and request.available_at > moment
+                    );
+                if not found then
+                    raise no_data_found;
+                end if;
+            exception
+                when no_data_found then
+                    continue;
+            end;
+
+            return query
+                with captured as (
+                    update lock.request
+                    set request_status = 'in-progress',
+                        process_id = capture_request.process_id,
+                        tries = request.tries + 1,
+                        started_at = clock_timestamp()
+                    where request.request_id = any (taken)
+                      and request.request_status = 'new'
+                    returning request.*
+                ), batch as (
+                    insert into lock.request_batch (process_id, queue_id, entity_id, request_ids)
+                    select capture_request.process_id, capture_request.queue_id, candidate.entity_id, array_agg(captured.request_id)
+                    from captured
+                    having count(*) > 0
+                )
+                select *
+                from captured
+                order by captured.request_id;
+            if found then
+                return;
+            end if;
+        end loop;
+        exit when next_id is null;
+        line_at := next_at;
+        line_id := next_id;
+        step := step * 2;
     end loop;
 end;
 $$;
@@ -370,23 +534,25 @@ $$;
 
 comment on function lock.capture_request(uuid, bigint, text, integer) is
     'Takes the first work of the queue that nobody else has, and returns its requests. The search '
-    'follows the order of the outstanding requests, behind the line after. It takes the create of '
-    'the first request''s entity alone. Without a create it takes the oldest max (1000) '
-    'outstanding updates of that entity, oldest first. The requests become in-progress for '
-    'process_id, and tries grows by 1. No row: nothing can be had now, or the queue is paused '
-    '(lock.pause_queue). Never waits: it skips what others work on, and what is put back until '
-    'later. The caller has the entity until its transaction ends. That transaction must call '
-    'lock.settle_request before it commits (23503 settle_request_before_commit). After a rollback, '
-    'also one to a savepoint, and when the caller dies, everything is new again. Errors: 22004 '
-    'null, 22023 bad queue_id or max, 25000 not READ COMMITTED, 25006 read-only. After the lock '
-    'state machine of a spreadsheet service; see docs/request.md.';
+    'goes through what was put back and is due, by its time, then through the others by '
+    'request_id, behind the request after. It takes the create of the first request''s entity '
+    'alone. Without a create it takes the oldest max (1000) outstanding updates of that entity, '
+    'oldest first. The requests become in-progress for process_id, and tries grows by 1. No row: '
+    'nothing can be had now, or the queue is paused (lock.pause_queue). Never waits: it skips what '
+    'others work on, and what is put back until later. The caller has the entity until its '
+    'transaction ends. That transaction must call lock.settle_request before it commits (23503 '
+    'settle_request_before_commit). After a rollback, also one to a savepoint, and when the caller '
+    'dies, everything is new again. Errors: 22004 null, 22023 bad queue_id or max, 25000 not READ '
+    'COMMITTED, 25006 read-only. After the lock state machine of a spreadsheet service; see '
+    'docs/request.md.';
 
 -- file: sql/functions/request/next_request_in.sql
 -- +goose StatementBegin
--- next_request_in says how soon the next request that was put back until later can be captured;
--- null: there is none.
+-- next_request_in says how soon the next request can be captured that was put back until later than
+-- since, when a look began; null: there is none.
 create or replace function lock_internal.next_request_in(
-    queue_id  text
+    queue_id  text,
+    since     timestamptz
 )
 returns interval
 language plpgsql
@@ -395,8 +561,6 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
-declare
-    moment  constant timestamptz := clock_timestamp();
 begin
     if exists (select from lock_internal.is_paused('request', next_request_in.queue_id)) then
         return null;
@@ -406,8 +570,8 @@ begin
         from lock.request
         where request.queue_id = next_request_in.queue_id
           and request.settled_at is null
-          and request.available_at > moment
-    ) - moment;
+          and request.available_at > next_request_in.since
+    ) - clock_timestamp();
 end;
 $$;
 -- +goose StatementEnd
@@ -444,6 +608,7 @@ as $$
 declare
     myself  constant text := coalesce(await_request.worker, 'pid ' || pg_backend_pid());
     line    bigint := coalesce(await_request.after, 0);
+    began   constant timestamptz := clock_timestamp();
     listed  boolean;
 begin
     perform lock_internal.check_id(await_request.queue_id, 'queue_id');
@@ -471,7 +636,7 @@ begin
     else
         sleep := lock_internal.end_look(
             'lock_request', await_request.queue_id, myself, listed, await_request.poll,
-            lock_internal.next_request_in(await_request.queue_id)
+            lock_internal.next_request_in(await_request.queue_id, began)
         );
     end if;
     return next;
@@ -511,6 +676,8 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     wanted  lock.request;
@@ -539,7 +706,6 @@ begin
     update lock.request
     set request_status = 'error',
         message = left('cancelled: ' || cancel_request.reason, 4000),
-        available_at = null,
         settled_at = clock_timestamp()
     where request.request_id = cancel_request.request_id
       and request.request_status = 'new'
@@ -547,6 +713,23 @@ begin
     if not found then
         return false;
     end if;
+    -- What came behind it waited for it: see settle_request. It was never tried.
+    update lock.request
+    set available_at = null
+    where request.queue_id = wanted.queue_id
+      and request.entity_id = wanted.entity_id
+      and request.settled_at is null
+      and request.available_at is not null
+      and request.tries = 0
+      and not exists (
+          select
+          from lock.request as other
+          where other.queue_id = wanted.queue_id
+            and other.entity_id = wanted.entity_id
+            and other.settled_at is null
+            and other.available_at > clock_timestamp()
+            and other.tries > 0
+      );
     perform lock_internal.record_forced_release(
         'request',
         wanted.queue_id || ': ' || wanted.entity_id,
@@ -722,7 +905,7 @@ begin
                 where request.queue_id = request_history.queue_id
                   and request.entity_id = request_history.entity_id
                   and request.settled_at is null
-                order by request.request_id desc
+                order by request.request_id + 0 desc
                 limit request_history.max
             )
         ) as newest
@@ -794,8 +977,8 @@ comment on function lock.retry_request(bigint) is
 -- as complete or error, or as new for another try.
 --
 -- Nobody interleaves, because the transaction holds the entities' locks. A request that came later
--- is not in request_batch. A request that is put back until later makes its whole entity wait:
--- capture_request looks at all outstanding requests of the entity.
+-- is not in request_batch. A request that is put back until later makes its whole entity wait. So
+-- up to 1000 others of the entity get the same available_at, and no search meets them.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -836,6 +1019,23 @@ begin
 
     if settle_request.delay > interval '0' then
         until := (lock_internal.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
+        update lock.request
+        set available_at = until
+        where request.request_id = any (array(
+            select behind.request_id
+            from lock.request_batch
+            cross join lateral (
+                select request.request_id
+                from lock.request
+                where request.queue_id = request_batch.queue_id
+                  and request.entity_id = request_batch.entity_id
+                  and request.settled_at is null
+                  and request.request_status = 'new'
+                order by request.request_id + 0
+                limit 1000
+            ) as behind
+            where request_batch.process_id = settle_request.process_id
+        ));
     end if;
     with batch as (
         delete from lock.request_batch
@@ -847,7 +1047,7 @@ begin
         process_id = case when ended is not null then request.process_id end,
         started_at = case when ended is not null then request.started_at end,
         message = left(settle_request.message, 4000),
-        available_at = until,
+        available_at = case when ended is null then until else request.available_at end,
         settled_at = ended
     where request.request_id = any (array(select unnest(batch.request_ids) from batch));
     get diagnostics settled = row_count;
@@ -872,6 +1072,12 @@ comment on function lock.settle_request(uuid, text, text, interval, bigint) is
     '22004 null, 22023 bad status or delay, 55000 not what expects says.';
 
 -- end of functions
+
+-- What is put back, by entity. Without columns of the indexes above, no other index can be taken for
+-- it.
+create index if not exists request_entity_put_back
+    on lock.request (lock_internal.entity_number(queue_id, entity_id), available_at, request_id)
+    where settled_at is null and available_at is not null;
 
 create or replace trigger request_add
     before insert on lock.request
@@ -902,6 +1108,7 @@ do $$
 begin
     if to_regclass('lock.request') is not null then
         drop trigger if exists request_add on lock.request;
+        drop index if exists lock.request_entity_put_back;
     end if;
 end;
 $$;
@@ -931,7 +1138,7 @@ drop function if exists lock.cancel_request(bigint, text);
 drop function if exists lock.await_request(uuid, bigint, text, text, interval, integer);
 
 -- gone: sql/functions/request/next_request_in.sql
-drop function if exists lock_internal.next_request_in(text);
+drop function if exists lock_internal.next_request_in(text, timestamptz);
 
 -- gone: sql/functions/request/capture_request.sql
 drop function if exists lock.capture_request(uuid, bigint, text, integer);
@@ -939,11 +1146,14 @@ drop function if exists lock.capture_request(uuid, bigint, text, integer);
 -- gone: sql/functions/request/try_entity.sql
 drop function if exists lock_internal.try_entity(text, text);
 
--- gone: sql/functions/request/entity_number.sql
-drop function if exists lock_internal.entity_number(text, text);
-
 -- gone: sql/functions/request/add_request.sql
 drop function if exists lock_internal.add_request();
+
+-- gone: sql/functions/request/put_back_until.sql
+drop function if exists lock_internal.put_back_until(text, text);
+
+-- gone: sql/functions/request/entity_number.sql
+drop function if exists lock_internal.entity_number(text, text);
 
 -- end of functions
 

@@ -150,7 +150,6 @@ begin
                 from lock.request
                 where request.queue_id > request_queue.id
                   and request.settled_at is null
-                  and not request.failed
                 order by request.queue_id
                 limit 1
             ),
@@ -281,18 +280,45 @@ begin
         from (select request_queue.id from request_queue where request_queue.id <> '' limit queue_sizes.max) as queue
         cross join lateral (
             select
-                count(*) filter (where entry.available_at is null or entry.available_at <= right_now) as ready,
-                count(*) filter (where entry.available_at > right_now) as delayed,
-                min(entry.created_at) filter (where entry.available_at is null or entry.available_at <= right_now) as oldest_ready
+                count(*) filter (where entry.ready) as ready,
+                count(*) filter (where not entry.ready) as delayed,
+                min(entry.created_at) filter (where entry.ready) as oldest_ready
             from (
-                select request.available_at, request.created_at
-                from lock.request
-                where request.queue_id >= queue.id
-                  and request.queue_id <= queue.id
-                  and request.settled_at is null
-                  and not request.failed
-                order by request.queue_id, request.request_id
-                limit queue_sizes.max
+                (
+                    select true as ready, piece.created_at
+                    from (
+                        (
+                            select request.created_at
+                            from lock.request
+                            where request.queue_id = queue.id
+                              and request.settled_at is null
+                              and request.available_at <= right_now
+                            order by request.available_at, request.request_id
+                            limit queue_sizes.max
+                        )
+                        union all
+                        (
+                            select request.created_at
+                            from lock.request
+                            where request.queue_id = queue.id
+                              and request.settled_at is null
+                              and request.available_at is null
+                            order by request.request_id + 0
+                            limit queue_sizes.max
+                        )
+                    ) as piece
+                    limit queue_sizes.max
+                )
+                union all
+                (
+                    select false, request.created_at
+                    from lock.request
+                    where request.queue_id = queue.id
+                      and request.settled_at is null
+                      and request.available_at > right_now
+                    order by request.available_at, request.request_id
+                    limit queue_sizes.max
+                )
             ) as entry
         ) as outstanding
     )
@@ -322,8 +348,8 @@ $$;
 
 comment on function lock.queue_sizes(integer) is
     'lock.queue_depth at a bounded cost, for monitors. It has the same columns, but each count '
-    'ends at max (1000). Of each kind it looks at no more than max queues, by name. Of requests,  '
-    'ready, delayed and oldest_ready count the first max that are outstanding. Waits for nobody, '
+    'ends at max (1000). Of each kind it looks at no more than max queues, by name. The '
+    'oldest_ready of requests is the oldest of the first max that are ready. Waits for nobody, '
     'changes nothing, works on a standby. It costs some index entries for each queue, and at most '
     'max for each count. Errors: 22004 null, 22023 max below 1.';
 

@@ -1,6 +1,7 @@
 -- add_request completes a new request: it checks the ids, and wakes the idle workers of the queue.
 --
--- A producer looks neither at other requests nor at workers. The next search finds what it commits.
+-- A producer looks at no worker. A request of an entity that is put back gets its available_at,
+-- so that no search meets it before. The next search finds what it commits.
 create or replace function lock_internal.add_request()
 returns trigger
 language plpgsql
@@ -22,6 +23,9 @@ begin
         raise exception 'a new request is inserted as new, and lock.capture_request captures it'
             using errcode = 'invalid_parameter_value',
                   hint = 'Leave out request_status, process_id and settled_at. Insert a piece of history as complete or error.';
+    end if;
+    if new.available_at is null then
+        new.available_at := lock_internal.put_back_until(new.queue_id, new.entity_id);
     end if;
     perform lock_internal.wake('lock_request', new.queue_id);
     return new;

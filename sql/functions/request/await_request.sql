@@ -28,6 +28,7 @@ as $$
 declare
     myself  constant text := coalesce(await_request.worker, 'pid ' || pg_backend_pid());
     line    bigint := coalesce(await_request.after, 0);
+    began   constant timestamptz := clock_timestamp();
     listed  boolean;
 begin
     perform lock_internal.check_id(await_request.queue_id, 'queue_id');
@@ -55,7 +56,7 @@ begin
     else
         sleep := lock_internal.end_look(
             'lock_request', await_request.queue_id, myself, listed, await_request.poll,
-            lock_internal.next_request_in(await_request.queue_id)
+            lock_internal.next_request_in(await_request.queue_id, began)
         );
     end if;
     return next;

@@ -12,6 +12,8 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     wanted  lock.request;
@@ -40,7 +42,6 @@ begin
     update lock.request
     set request_status = 'error',
         message = left('cancelled: ' || cancel_request.reason, 4000),
-        available_at = null,
         settled_at = clock_timestamp()
     where request.request_id = cancel_request.request_id
       and request.request_status = 'new'
@@ -48,6 +49,23 @@ begin
     if not found then
         return false;
     end if;
+    -- What came behind it waited for it: see settle_request. It was never tried.
+    update lock.request
+    set available_at = null
+    where request.queue_id = wanted.queue_id
+      and request.entity_id = wanted.entity_id
+      and request.settled_at is null
+      and request.available_at is not null
+      and request.tries = 0
+      and not exists (
+          select
+          from lock.request as other
+          where other.queue_id = wanted.queue_id
+            and other.entity_id = wanted.entity_id
+            and other.settled_at is null
+            and other.available_at > clock_timestamp()
+            and other.tries > 0
+      );
     perform lock_internal.record_forced_release(
         'request',
         wanted.queue_id || ': ' || wanted.entity_id,

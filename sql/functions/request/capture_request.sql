@@ -10,18 +10,24 @@
 -- Producers insert and look at nothing. What they commit after that snapshot is in nobody's batch.
 -- The next capture finds it.
 --
+-- The walk goes through places: what was put back and is due, by its time, then what was never put
+-- back, by its id. It reads pieces that double in size, and tries each entity once. The requests of
+-- an entity that it passed over cost no more than their index entries.
+--
+-- After a batch the walk goes on behind the first place of the batch's entity. It takes no entity
+-- that has a place before. So the place grows from look to look, whatever fails, and skips nothing.
+--
 -- The walk's snapshot is older than the lock. So a worker may get the lock of an entity that
 -- another has just settled. It gives the lock back by ending the inner block, which is a
 -- subtransaction. Otherwise the entity's next requests would wait for a transaction that does not
 -- work on them. The same happens to an entity with a request that was put back until later, and to
 -- one that this transaction has already captured.
 --
+-- lock.settle_request and lock_internal.add_request mark what is behind a request that is put back.
+-- That only spares the walk. What has no mark is found, and passed over.
+--
 -- The update waits for an operator who settles a request by hand. It leaves out what was settled
 -- meanwhile.
---
--- The row comparison leaves only one index that has the order. Without statistics the planner would
--- take the primary key. For the same reason only the walk says "not failed", and the update looks
--- at the status: see the indexes of lock.request.
 create or replace function lock.capture_request(
     process_id  uuid,
     after       bigint   default 0,
@@ -39,6 +45,12 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
     isolation  text := current_setting('transaction_isolation');
+    moment     constant timestamptz := clock_timestamp();
+    line_at    timestamptz := timestamptz '-infinity';
+    line_id    bigint := 0::bigint;
+    next_at    timestamptz;
+    next_id    bigint;
+    step       bigint := 4::bigint;
     candidate  record;
     met        text[] := array[]::text[];
     taken      bigint[];
@@ -63,75 +75,196 @@ begin
                   hint = 'Begin it with: begin isolation level read committed. On YugabyteDB enable yb_enable_read_committed_isolation.';
     end if;
 
-    for candidate in
-        select request.entity_id
-        from lock.request
-        where (request.queue_id, request.request_id) > (capture_request.queue_id, capture_request.after)
-          and request.queue_id <= capture_request.queue_id
-          and request.settled_at is null
-          and not request.failed
-          and request.request_status = 'new'
-          and (request.available_at is null or request.available_at <= clock_timestamp())
-          and not exists (select from lock_internal.is_paused('request', capture_request.queue_id))
-        order by request.queue_id, request.request_id
-    loop
-        continue when candidate.entity_id = any (met);
-        met := met || candidate.entity_id;
-        begin
-            continue when not lock_internal.try_entity(capture_request.queue_id, candidate.entity_id);
-            select coalesce(
-                array_agg(request.request_id) filter (where request.request_type = 'create'),
-                (array_agg(request.request_id order by request.request_id))[1:capture_request.max]
-            )
-            into taken
+    if exists (select from lock_internal.is_paused('request', capture_request.queue_id)) then
+        return;
+    end if;
+    if capture_request.after > 0 then
+        select
+            coalesce(first_due.available_at, case when last.settled_at is not null then last.due end, 'infinity'),
+            coalesce(first_due.request_id, oldest.request_id, last.request_id)
+        into line_at, line_id
+        from (
+            select
+                request.request_id, request.queue_id, request.entity_id, request.request_type, request.settled_at,
+                case when request.available_at <= moment then request.available_at end as due
             from lock.request
-            where request.queue_id = capture_request.queue_id
-              and request.entity_id = candidate.entity_id
+            where request.request_id = capture_request.after
+        ) as last
+        left join lateral (
+            select request.available_at, request.request_id
+            from lock.request
+            where last.settled_at is null
+              and lock_internal.entity_number(request.queue_id, request.entity_id)
+                  = lock_internal.entity_number(last.queue_id, last.entity_id)
               and request.settled_at is null
-            having bool_and(request.request_status = 'new' and (request.available_at is null or request.available_at <= clock_timestamp()));
-            if not found then
-                raise no_data_found;
-            end if;
-        exception
-            when no_data_found then
-                continue;
-        end;
-
-        return query
-            with captured as (
-                update lock.request
-                set request_status = 'in-progress',
-                    process_id = capture_request.process_id,
-                    tries = request.tries + 1,
-                    started_at = clock_timestamp()
-                where request.request_id = any (taken)
-                  and request.request_status = 'new'
-                returning request.*
-            ), batch as (
-                insert into lock.request_batch (process_id, queue_id, entity_id, request_ids)
-                select capture_request.process_id, capture_request.queue_id, candidate.entity_id, array_agg(captured.request_id)
-                from captured
-                having count(*) > 0
-            )
-            select *
-            from captured
-            order by captured.request_id;
-        if found then
-            return;
+              and request.available_at <= moment
+            order by request.available_at, request.request_id
+            limit 1
+        ) as first_due on true
+        left join lateral (
+            select request.request_id
+            from lock.request
+            where last.settled_at is null
+              and last.request_type = 'create'
+              and request.queue_id = last.queue_id
+              and request.entity_id = last.entity_id
+              and request.settled_at is null
+            order by request.request_id + 0
+            limit 1
+        ) as oldest on true;
+        if not found then
+            line_at := 'infinity';
+            line_id := capture_request.after;
         end if;
+    end if;
+
+    loop
+        next_id := null;
+        for candidate in
+            select
+                place.entity_id,
+                max(place.at) filter (where place.number = step) as at,
+                max(place.id) filter (where place.number = step) as id,
+                exists (
+                    select
+                    from lock.request
+                    where lock_internal.entity_number(request.queue_id, request.entity_id)
+                          = lock_internal.entity_number(capture_request.queue_id, place.entity_id)
+                      and request.settled_at is null
+                      and request.available_at > moment
+                ) as waits
+            from (
+                select piece.at, piece.id, piece.entity_id, row_number() over () as number
+                from (
+                    (
+                        select request.available_at as at, request.request_id as id, request.entity_id
+                        from lock.request
+                        where request.queue_id = capture_request.queue_id
+                          and request.settled_at is null
+                          and request.available_at <= moment
+                          and (request.available_at, request.request_id) > (line_at, line_id)
+                          and request.entity_id not in (select unnest(met))
+                        order by request.available_at, request.request_id
+                        limit step
+                    )
+                    union all
+                    (
+                        select 'infinity', request.request_id, request.entity_id
+                        from lock.request
+                        where request.queue_id = capture_request.queue_id
+                          and request.settled_at is null
+                          and request.available_at is null
+                          and request.request_id + 0 > case when line_at = 'infinity' then line_id else 0 end
+                          and request.entity_id not in (select unnest(met))
+                        order by request.request_id + 0
+                        limit step
+                    )
+                    limit step
+                ) as piece
+            ) as place
+            group by place.entity_id
+            order by min(place.number)
+        loop
+            if candidate.id is not null then
+                next_at := candidate.at;
+                next_id := candidate.id;
+            end if;
+            met := met || candidate.entity_id;
+            continue when candidate.waits;
+            begin
+                continue when not lock_internal.try_entity(capture_request.queue_id, candidate.entity_id);
+                with oldest as (
+                    select request.request_id, request.request_status, request.available_at
+                    from lock.request
+                    where request.queue_id = capture_request.queue_id
+                      and request.entity_id = candidate.entity_id
+                      and request.settled_at is null
+                    order by request.request_id + 0
+                    limit capture_request.max
+                ), created as (
+                    select request.request_id, request.request_status, request.available_at
+                    from lock.request
+                    where request.queue_id = capture_request.queue_id
+                      and request.entity_id = candidate.entity_id
+                      and request.request_type = 'create'
+                      and not request.failed
+                      and request.settled_at is null
+                ), work as (
+                    select * from created
+                    union all
+                    select * from oldest where not exists (select from created)
+                )
+                select array_agg(work.request_id order by work.request_id)
+                into taken
+                from work
+                having bool_and(work.request_status = 'new')
+                   and (line_at < 'infinity' or (select min(oldest.request_id) from oldest) > line_id)
+                   and not exists (
+                        select
+                        from lock.request
+                        where lock_internal.entity_number(request.queue_id, request.entity_id)
+                              = lock_internal.entity_number(capture_request.queue_id, candidate.entity_id)
+                          and request.settled_at is null
+                          and request.available_at <= moment
+                          and (request.available_at, request.request_id) <= (line_at, line_id)
+                    )
+                   and not exists (
+                        select
+                        from lock.request
+                        where lock_internal.entity_number(request.queue_id, request.entity_id)
+                              = lock_internal.entity_number(capture_request.queue_id, candidate.entity_id)
+                          and request.settled_at is null
+                          and request.available_at > moment
+                    );
+                if not found then
+                    raise no_data_found;
+                end if;
+            exception
+                when no_data_found then
+                    continue;
+            end;
+
+            return query
+                with captured as (
+                    update lock.request
+                    set request_status = 'in-progress',
+                        process_id = capture_request.process_id,
+                        tries = request.tries + 1,
+                        started_at = clock_timestamp()
+                    where request.request_id = any (taken)
+                      and request.request_status = 'new'
+                    returning request.*
+                ), batch as (
+                    insert into lock.request_batch (process_id, queue_id, entity_id, request_ids)
+                    select capture_request.process_id, capture_request.queue_id, candidate.entity_id, array_agg(captured.request_id)
+                    from captured
+                    having count(*) > 0
+                )
+                select *
+                from captured
+                order by captured.request_id;
+            if found then
+                return;
+            end if;
+        end loop;
+        exit when next_id is null;
+        line_at := next_at;
+        line_id := next_id;
+        step := step * 2;
     end loop;
 end;
 $$;
 
 comment on function lock.capture_request(uuid, bigint, text, integer) is
     'Takes the first work of the queue that nobody else has, and returns its requests. The search '
-    'follows the order of the outstanding requests, behind the line after. It takes the create of '
-    'the first request''s entity alone. Without a create it takes the oldest max (1000) '
-    'outstanding updates of that entity, oldest first. The requests become in-progress for '
-    'process_id, and tries grows by 1. No row: nothing can be had now, or the queue is paused '
-    '(lock.pause_queue). Never waits: it skips what others work on, and what is put back until '
-    'later. The caller has the entity until its transaction ends. That transaction must call '
-    'lock.settle_request before it commits (23503 settle_request_before_commit). After a rollback, '
-    'also one to a savepoint, and when the caller dies, everything is new again. Errors: 22004 '
-    'null, 22023 bad queue_id or max, 25000 not READ COMMITTED, 25006 read-only. After the lock '
-    'state machine of a spreadsheet service; see docs/request.md.';
+    'goes through what was put back and is due, by its time, then through the others by '
+    'request_id, behind the request after. It takes the create of the first request''s entity '
+    'alone. Without a create it takes the oldest max (1000) outstanding updates of that entity, '
+    'oldest first. The requests become in-progress for process_id, and tries grows by 1. No row: '
+    'nothing can be had now, or the queue is paused (lock.pause_queue). Never waits: it skips what '
+    'others work on, and what is put back until later. The caller has the entity until its '
+    'transaction ends. That transaction must call lock.settle_request before it commits (23503 '
+    'settle_request_before_commit). After a rollback, also one to a savepoint, and when the caller '
+    'dies, everything is new again. Errors: 22004 null, 22023 bad queue_id or max, 25000 not READ '
+    'COMMITTED, 25006 read-only. After the lock state machine of a spreadsheet service; see '
+    'docs/request.md.';

@@ -1,7 +1,8 @@
--- next_request_in says how soon the next request that was put back until later can be captured;
--- null: there is none.
+-- next_request_in says how soon the next request can be captured that was put back until later than
+-- since, when a look began; null: there is none.
 create or replace function lock_internal.next_request_in(
-    queue_id  text
+    queue_id  text,
+    since     timestamptz
 )
 returns interval
 language plpgsql
@@ -10,8 +11,6 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
-declare
-    moment  constant timestamptz := clock_timestamp();
 begin
     if exists (select from lock_internal.is_paused('request', next_request_in.queue_id)) then
         return null;
@@ -21,7 +20,7 @@ begin
         from lock.request
         where request.queue_id = next_request_in.queue_id
           and request.settled_at is null
-          and request.available_at > moment
-    ) - moment;
+          and request.available_at > next_request_in.since
+    ) - clock_timestamp();
 end;
 $$;

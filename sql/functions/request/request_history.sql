@@ -35,7 +35,7 @@ begin
                 where request.queue_id = request_history.queue_id
                   and request.entity_id = request_history.entity_id
                   and request.settled_at is null
-                order by request.request_id desc
+                order by request.request_id + 0 desc
                 limit request_history.max
             )
         ) as newest

@@ -2,8 +2,8 @@
 -- as complete or error, or as new for another try.
 --
 -- Nobody interleaves, because the transaction holds the entities' locks. A request that came later
--- is not in request_batch. A request that is put back until later makes its whole entity wait:
--- capture_request looks at all outstanding requests of the entity.
+-- is not in request_batch. A request that is put back until later makes its whole entity wait. So
+-- up to 1000 others of the entity get the same available_at, and no search meets them.
 create or replace function lock.settle_request(
     process_id  uuid,
     status      text      default 'complete',
@@ -44,6 +44,23 @@ begin
 
     if settle_request.delay > interval '0' then
         until := (lock_internal.utc(clock_timestamp()) + settle_request.delay) at time zone interval '0';
+        update lock.request
+        set available_at = until
+        where request.request_id = any (array(
+            select behind.request_id
+            from lock.request_batch
+            cross join lateral (
+                select request.request_id
+                from lock.request
+                where request.queue_id = request_batch.queue_id
+                  and request.entity_id = request_batch.entity_id
+                  and request.settled_at is null
+                  and request.request_status = 'new'
+                order by request.request_id + 0
+                limit 1000
+            ) as behind
+            where request_batch.process_id = settle_request.process_id
+        ));
     end if;
     with batch as (
         delete from lock.request_batch
@@ -55,7 +72,7 @@ begin
         process_id = case when ended is not null then request.process_id end,
         started_at = case when ended is not null then request.started_at end,
         message = left(settle_request.message, 4000),
-        available_at = until,
+        available_at = case when ended is null then until else request.available_at end,
         settled_at = ended
     where request.request_id = any (array(select unnest(batch.request_ids) from batch));
     get diagnostics settled = row_count;
