@@ -1311,7 +1311,7 @@ func TestKeyGo(t *testing.T) {
 			wantCode(t, err, "22023", "a negative wait")
 			wantCode(t, locks.ExclusiveAll(ctx, e.pool, []string{"a", ""}, never), "22023", "an empty name")
 			oops := errors.New("oops")
-			if got, err := locks.TryShared(ctx, e.pool, "p", 0, func(pgx.Tx) error { return oops }); got || !errors.Is(err, oops) || err.Error() != `locks: hold key "p": oops` {
+			if got, err := locks.TryShared(ctx, e.pool, "p", 0, func(pgx.Tx) error { return oops }); got || err != oops {
 				t.Errorf("%v, %v", got, err)
 			}
 		})
@@ -1334,7 +1334,7 @@ func TestKeyGo(t *testing.T) {
 		t.Run("rolls back on an error and on a panic", func(t *testing.T) {
 			oops := fmt.Errorf("oops")
 			err := locks.Exclusive(ctx, e.pool, `k'"\`, func(pgx.Tx) error { return oops })
-			if err == nil || !strings.Contains(err.Error(), "oops") {
+			if err != oops {
 				t.Fatal(err)
 			}
 			func() {
