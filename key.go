@@ -16,12 +16,14 @@ type Key interface {
 	~int | ~int32 | ~int64 | ~string
 }
 
-// Exclusive runs fn in a transaction that holds key alone, and commits it.
+// Exclusive runs fn in a transaction that holds key alone, and commits it. TryExclusive does so
+// within a time.
 //
-// Contention: it waits until every other holder, shared or exclusive, has ended. To bound the wait
-// cancel ctx, set lock_timeout or statement_timeout, or use TryExclusive. The lock ends with the
-// transaction: on commit, on an error or panic of fn (which roll back), and when the connection or
-// this process dies.
+// Contention: it waits until every other holder, shared or exclusive, has ended. It keeps a
+// connection of the pool meanwhile, so one holder that hangs can stop all that use the pool. Bound
+// the wait by a ctx with a timeout, by lock_timeout or statement_timeout, or use TryExclusive. The
+// lock ends with the transaction: on commit, on an error or panic of fn (which roll back), and when
+// the connection or this process dies.
 //
 // Transaction: it is READ COMMITTED, so that what fn reads is not older than the lock. It is not
 // fn's to end: tx's Commit and Rollback return an error and do nothing. A commit or rollback in SQL
@@ -52,7 +54,8 @@ func Exclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx
 }
 
 // Shared runs fn in a transaction that holds key together with other sharers, and commits it. It
-// waits for an exclusive holder only. Transaction, cost and errors are as with Exclusive.
+// waits for an exclusive holder only. Bound the wait as with Exclusive, or use TryShared.
+// Transaction, cost and errors are as with Exclusive.
 func Shared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error) error {
 	_, err := holdKey(ctx, pool, reflect.ValueOf(key), sharedNumber, sharedName, nil, fn)
 	return err
