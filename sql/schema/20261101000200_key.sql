@@ -820,35 +820,26 @@ begin
         create or replace view lock.locked_keys with (security_barrier) as
         select
             held.key,
-            (
-                select shown.name
-                from (
-                    select substring(waiter.application from ' waits for (.+)$') as name
-                    from unnest(held.waiters) as waiter (application)
-                ) as shown
-                cross join lateral (
-                    select lock.advisory_key(hashtextextended(shown.name collate "C", lock.advisory_key(0))) = held.key as is_whole
-                ) as compared
-                where compared.is_whole
-                   or shown.name like '%...'
-                order by compared.is_whole desc, shown.name
-                limit 1
+            coalesce(
+                min(held.shown) filter (where lock.advisory_key(hashtextextended(held.shown collate "C", lock.advisory_key(0))) = held.key),
+                min(held.shown) filter (where held.shown like '%...')
             ) as name,
-            held.ts
+            min(held.since) filter (where held.granted) as ts
         from (
             select
                 lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint) as key,
-                min(pg_stat_activity.xact_start) filter (where pg_locks.granted) as ts,
-                array_agg(pg_stat_activity.application_name) filter (where not pg_locks.granted) as waiters
+                pg_locks.granted,
+                pg_stat_activity.xact_start as since,
+                case when not pg_locks.granted then substring(pg_stat_activity.application_name from ' waits for (.+)$') end as shown
             from pg_locks
             left join pg_stat_activity on pg_stat_activity.pid = pg_locks.pid
             where pg_locks.locktype = 'advisory'
               and pg_locks.objsubid = 1
               and pg_locks.classid::bigint not in (0, 4294967295)
               and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
-            group by 1
-            having bool_or(pg_locks.granted)
-        ) as held;
+        ) as held
+        group by held.key
+        having bool_or(held.granted);
         comment on view lock.locked_keys is
             'Every key that is held now. name: shown while somebody waits for the key by name, '
             'as its beginning and three dots where it is not ASCII or longer than 52 bytes. ts: '

@@ -732,18 +732,22 @@ begin
     create or replace view lock.activity with (security_barrier) as
     select
         'key'::text as kind,
-        coalesce(locked_keys.name, held.key::text) as name,
+        coalesce(
+            min(held.shown) filter (where lock.advisory_key(hashtextextended(held.shown collate "C", lock.advisory_key(0))) = held.key) over alike,
+            min(held.shown) filter (where held.shown like '%...') over alike,
+            held.key::text
+        ) as name,
         held.key,
         case when held.mode = 'ShareLock' then 'shared' else 'exclusive' end as mode,
         held.granted,
-        coalesce(to_jsonb(pg_stat_activity.usename), to_jsonb(prepared.owner)) #>> '{}' as owner,
+        coalesce(to_jsonb(held.usename), to_jsonb(prepared.owner)) #>> '{}' as owner,
         coalesce(held.pid, 0) as pid,
-        coalesce(held.waits_since, pg_stat_activity.xact_start, prepared.prepared) as since,
+        coalesce(held.waits_since, held.xact_start, prepared.prepared) as since,
         null::timestamptz as until,
         case when not held.granted then array(select distinct unnest(pg_blocking_pids(held.pid)) order by 1) end as blocked_by,
         coalesce(
             'prepare transaction ' || quote_literal(prepared.gid),
-            coalesce(nullif(split_part(pg_stat_activity.application_name, ' waits for ', 1), '') || ': ', '') || coalesce(pg_stat_activity.query, '')
+            coalesce(nullif(split_part(held.application_name, ' waits for ', 1), '') || ': ', '') || coalesce(held.query, '')
         ) as details
     from (
         select
@@ -752,21 +756,26 @@ begin
             pg_locks.granted,
             pg_locks.pid,
             pg_locks.virtualtransaction,
-            case when not pg_locks.granted then (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz end as waits_since
+            case when not pg_locks.granted then (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz end as waits_since,
+            case when not pg_locks.granted then substring(pg_stat_activity.application_name from ' waits for (.+)$') end as shown,
+            pg_stat_activity.usename,
+            pg_stat_activity.xact_start,
+            pg_stat_activity.application_name,
+            pg_stat_activity.query
         from pg_locks
+        left join pg_stat_activity on pg_stat_activity.pid = pg_locks.pid
         where pg_locks.locktype = 'advisory'
           and pg_locks.objsubid = 1
           and pg_locks.classid::bigint not in (0, 4294967295)
           and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
     ) as held
-    left join lock.locked_keys on locked_keys.key = held.key
-    left join pg_stat_activity on pg_stat_activity.pid = held.pid
     left join (
         select pg_prepared_xacts.*, pg_locks.virtualtransaction
         from pg_prepared_xacts
         join pg_locks on pg_locks.transactionid = pg_prepared_xacts.transaction and pg_locks.pid is null
     ) as prepared on held.pid is null and prepared.virtualtransaction = held.virtualtransaction
     where lock_internal.is_advisory()
+    window alike as (partition by held.key)
     union all
     select
         'key', coalesce(blocked.name, blocked.key::text, 'unknown'), blocked.key, blocked.mode, false, blocked.owner, blocked.pid,
