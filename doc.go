@@ -7,9 +7,10 @@
 //
 // # Which kind to use
 //
-//   - One at a time while a transaction works: a key lock. [Exclusive] waits for its turn. [Shared]
-//     lets readers in together. [TryExclusive] and [TryShared] give up after a while.
-//     [ExclusiveAll] takes several keys without deadlocks.
+//   - One at a time while a transaction works: a key lock. [TryExclusive] waits for its turn, and
+//     gives up after a while. [TryShared] lets readers in together. [Exclusive], [Shared] and
+//     [ExclusiveAll], which takes several keys without deadlocks, wait until ctx ends. Give them
+//     one that ends: who waits keeps a connection of the pool.
 //   - One at a time for minutes or hours, a leader, or at most N at once: a lease. [WithLease]
 //     renews it, and ends the work's context before another can have it.
 //   - Not again until a person or a program says so, crash or not: a mutex, [NewMutex].
@@ -37,14 +38,15 @@
 // # Errors
 //
 // "Somebody else has it" is an answer, false, and no error. Only [WithLease] has none to give, and
-// returns [ErrLeaseHeld]. Errors read "locks: verb kind id: cause", and errors.As reaches the
-// *pgconn.PgError with its SQLSTATE:
+// returns [ErrLeaseHeld]. What a closure returns comes back as it is. Other errors read "locks:
+// verb kind id: cause", and errors.As reaches the *pgconn.PgError with its SQLSTATE:
 //
 //   - 40001 and 40P01, which [IsRetryable] tells, ask for the whole transaction again. The closures
 //     do that by themselves, and so do calls on a pool. On a transaction its owner has to do it.
 //   - 22004, 22023 and P0002 are mistakes of the caller. The error has a hint. 42501 is a role that
 //     was not granted: call lock.grant_to for it.
 //   - 55P03 and 57014 are timeouts that you set. 25006 is a standby, or a read-only transaction.
+//   - "no connection of the pool" says that others use them all. No lock was asked for.
 //   - An error without SQLSTATE is the connection's, and one of class 08 or 57P the server's end.
 //     Then nobody can know whether a commit happened.
 //

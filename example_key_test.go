@@ -1,6 +1,7 @@
 package locks_test
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -10,8 +11,27 @@ import (
 	"github.com/seed4787c507/locks/db"
 )
 
-// One at a time works on customer 42.
+// One at a time works on customer 42. Whoever cannot have the key in time does something else.
+func ExampleTryExclusive() {
+	deposit := func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "update account set balance = balance + 1 where id = 2")
+		return err
+	}
+	got, err := locks.TryExclusive(ctx, pool, "customer:42", 2*time.Second, func(tx pgx.Tx) error {
+		got, err := locks.TryExclusive(ctx, pool, "customer:42", 10*time.Millisecond, deposit)
+		fmt.Println("somebody else at the same time:", got, err)
+		return deposit(tx)
+	})
+	fmt.Println(got, err)
+	// Output:
+	// somebody else at the same time: false <nil>
+	// true <nil>
+}
+
+// Who has to have the key waits for it, and no longer than ctx lets it.
 func ExampleExclusive() {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
 	err := locks.Exclusive(ctx, pool, "customer:42", func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "update account set balance = balance + 1 where id = 2")
 		return err
@@ -35,25 +55,6 @@ func ExampleShared() {
 	// Output:
 	// changed while it is read: false
 	// <nil>
-}
-
-// Whoever cannot have the key in time does something else.
-func ExampleTryExclusive() {
-	report := func(tx pgx.Tx) error {
-		fmt.Println("the report is written")
-		got, err := locks.TryExclusive(ctx, pool, "report", 10*time.Millisecond, func(pgx.Tx) error {
-			fmt.Println("never")
-			return nil
-		})
-		fmt.Println("by somebody else at the same time:", got, err)
-		return nil
-	}
-	got, err := locks.TryExclusive(ctx, pool, "report", time.Second, report)
-	fmt.Println(got, err)
-	// Output:
-	// the report is written
-	// by somebody else at the same time: false <nil>
-	// true <nil>
 }
 
 // A key by number is a key of its own: 42 is not "42".

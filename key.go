@@ -16,12 +16,14 @@ type Key interface {
 	~int | ~int32 | ~int64 | ~string
 }
 
-// Exclusive runs fn in a transaction that holds key alone, and commits it.
+// Exclusive runs fn in a transaction that holds key alone, and commits it. TryExclusive does so
+// within a time.
 //
-// Contention: it waits until every other holder, shared or exclusive, has ended. To bound the wait
-// cancel ctx, set lock_timeout or statement_timeout, or use TryExclusive. The lock ends with the
-// transaction: on commit, on an error or panic of fn (which roll back), and when the connection or
-// this process dies.
+// Contention: it waits until every other holder, shared or exclusive, has ended. It keeps a
+// connection of the pool meanwhile, so one holder that hangs can stop all that use the pool. Bound
+// the wait by a ctx with a timeout, by lock_timeout or statement_timeout, or use TryExclusive. The
+// lock ends with the transaction: on commit, on an error or panic of fn (which roll back), and when
+// the connection or this process dies.
 //
 // Transaction: it is READ COMMITTED, so that what fn reads is not older than the lock. It is not
 // fn's to end: tx's Commit and Rollback return an error and do nothing. A commit or rollback in SQL
@@ -39,18 +41,21 @@ type Key interface {
 // whole of fn runs again. That happens up to 10 times with growing, random pauses. So fn must keep
 // its effects inside its tx.
 //
-// Errors: any other error is returned, wrapped. errors.Is and errors.As reach fn's own error and
-// the *pgconn.PgError with its SQLSTATE. 22023 is a bad name. 22021 is a name with a NUL or bytes
-// that are no text in the connection's client_encoding. 25006 is a standby, 55P03 lock_timeout,
-// 57014 statement_timeout. When the connection is lost during the commit, nobody can know whether
-// the commit happened. That error is returned and never retried.
+// Errors: fn's own error comes back as it is, and so does its last one behind retries. An error of
+// the lock or of its transaction begins with "locks: hold key", and errors.As reaches the
+// *pgconn.PgError with its SQLSTATE. When ctx ends while every connection of the pool is in use,
+// the error says that, and no key is to blame. 22023 is a bad name. 22021 is a name with a NUL or
+// bytes that are no text in the connection's client_encoding. 25006 is a standby, 55P03
+// lock_timeout, 57014 statement_timeout. When the connection is lost during the commit, nobody can
+// know whether the commit happened. That error is returned and never retried.
 func Exclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error) error {
 	_, err := holdKey(ctx, pool, reflect.ValueOf(key), exclusiveNumber, exclusiveName, nil, fn)
 	return err
 }
 
 // Shared runs fn in a transaction that holds key together with other sharers, and commits it. It
-// waits for an exclusive holder only. Transaction, cost and errors are as with Exclusive.
+// waits for an exclusive holder only. Bound the wait as with Exclusive, or use TryShared.
+// Transaction, cost and errors are as with Exclusive.
 func Shared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error) error {
 	_, err := holdKey(ctx, pool, reflect.ValueOf(key), sharedNumber, sharedName, nil, fn)
 	return err
@@ -80,7 +85,7 @@ func TryShared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.
 func ExclusiveAll(ctx context.Context, pool *pgxpool.Pool, names []string, fn func(tx pgx.Tx) error) error {
 	_, err := hold(ctx, pool, exclusiveAll, []any{append([]string{}, names...)}, false, fn)
 	if err != nil {
-		return fmt.Errorf("locks: hold %d keys: %w", len(names), err)
+		return blame(err, "locks: hold %d keys", len(names))
 	}
 	return nil
 }
@@ -115,15 +120,21 @@ func holdKey(ctx context.Context, pool *pgxpool.Pool, key reflect.Value, number,
 		if key.Kind() == reflect.String {
 			shown = fmt.Sprintf("%.60q", shown)
 		}
-		return false, fmt.Errorf("locks: hold key %s: %w", shown, err)
+		return false, blame(err, "locks: hold key %s", shown)
 	}
 	return held, nil
 }
 
 // hold begins a transaction and locks in one round trip, runs fn and commits; all of it again when
-// the database asks for that. A try may answer false, and then fn is not called.
+// the database asks for that. A try may answer false, and then fn is not called. An error of fn is
+// a closureError.
 func hold(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, try bool, fn func(tx pgx.Tx) error) (held bool, err error) {
 	err = retry(ctx, func() error {
+		conn, err := acquire(ctx, pool)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
 		held = true
 		batch := &pgx.Batch{}
 		batch.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
@@ -131,16 +142,16 @@ func hold(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, try b
 		if try {
 			locking.QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 		}
-		results := pool.SendBatch(ctx, batch)
+		results := conn.SendBatch(ctx, batch)
 		tx := results.Tx()
 		defer tx.Rollback(ctx) // Behind a commit it does nothing.
 		if err := results.Close(); err != nil || !held {
 			return err
 		}
 		if err := fn(givenTx{tx}); err != nil {
-			return err
+			return closureError{err}
 		}
-		if conn := tx.Conn().PgConn(); !conn.IsBusy() && conn.TxStatus() == 'I' {
+		if server := tx.Conn().PgConn(); !server.IsBusy() && server.TxStatus() == 'I' {
 			return errEnded
 		}
 		return tx.Commit(ctx)

@@ -92,11 +92,12 @@ type LeaseOptions struct {
 // on the pool, so fn must leave a connection. fn calls Lease.Assert in each transaction that writes
 // what the lease protects. It does not release the lease itself: that is taken for a loss.
 //
-// Errors, all to be found by errors.Is: ErrLeaseHeld; ErrLeaseLost, joined with fn's own error,
-// when the lease was lost before fn returned; and otherwise fn's error, wrapped. Bad arguments are
-// a *pgconn.PgError with SQLSTATE 22023, or 22021 for a name that is no text. When the release
-// fails, the lease ends with its ttl, and that is no error. When ctx ends or the connection breaks
-// while acquiring, a lease may have been granted that nobody knows of. It ends with its ttl, too.
+// Errors: fn's own error comes back as it is. When the lease was lost before fn returned, it is
+// joined with ErrLeaseLost. errors.Is finds both, and ErrLeaseHeld. Bad arguments are a
+// *pgconn.PgError with SQLSTATE 22023, or 22021 for a name that is no text. When ctx ends while
+// every connection of the pool is in use, the error says that. When the release fails, the lease
+// ends with its ttl, and that is no error. When ctx ends or the connection breaks while acquiring,
+// a lease may have been granted that nobody knows of. It ends with its ttl, too.
 func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts *LeaseOptions) error {
 	options := LeaseOptions{}
 	if opts != nil {
@@ -124,7 +125,7 @@ func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Du
 		err = h.run(ctx, fn)
 	}
 	if err != nil {
-		return fmt.Errorf("locks: hold lease %.60q: %w", name, err)
+		return blame(err, "locks: hold lease %.60q", name)
 	}
 	return nil
 }
@@ -152,16 +153,17 @@ func (h *heldLease) until(asked time.Time) time.Time {
 	return heldUntil(asked, h.ttl)
 }
 
-func (h *heldLease) acquire(ctx context.Context, _ *pgxpool.Pool) error {
-	return retry(ctx, func() error {
+func (h *heldLease) acquire(ctx context.Context, pool *pgxpool.Pool) error {
+	once := func(q *db.Queries) error {
 		asked := time.Now()
-		row, err := h.queries.AcquireLease(ctx, db.AcquireLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
+		row, err := q.AcquireLease(ctx, db.AcquireLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
 		if errors.Is(err, pgx.ErrNoRows) {
 			return ErrLeaseHeld
 		}
 		h.lease.Token, h.deadline = row.Token, h.until(asked)
 		return err
-	})
+	}
+	return retry(ctx, func() error { return onPool(ctx, pool, once) })
 }
 
 // await listens before it asks for the first time, so that no release is missed in between.
@@ -174,11 +176,12 @@ func (h *heldLease) await(ctx context.Context, pool *pgxpool.Pool) error {
 	for {
 		var answer db.LeaseHolder
 		calling, cancel := context.WithTimeout(ctx, h.timeout)
-		err := retry(calling, func() (err error) {
+		once := func(q *db.Queries) (err error) {
 			h.deadline = h.until(time.Now())
-			answer, err = h.queries.AwaitLease(calling, db.AwaitLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
+			answer, err = q.AwaitLease(calling, db.AwaitLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
 			return err
-		})
+		}
+		err := retry(calling, func() error { return onPool(calling, pool, once) })
 		late := err != nil && calling.Err() != nil && ctx.Err() == nil
 		cancel()
 		if late {
@@ -222,7 +225,10 @@ func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) err
 	if leased.lost() {
 		return nil
 	}
-	return fn(leased, h.lease)
+	if err := fn(leased, h.lease); err != nil {
+		return closureError{err}
+	}
+	return nil
 }
 
 // release is false when the database says that the lease was lost. It is called also when the lease

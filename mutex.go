@@ -74,14 +74,14 @@ func (m DurableMutex) Release(ctx context.Context, taskID string) (bool, error) 
 // ask makes one call, and makes it again when the database asks for that and the call is a whole
 // transaction.
 func ask(ctx context.Context, conn db.DBTX, verb, id string, call func(*db.Queries) (bool, error)) (answer bool, err error) {
-	once := func() (err error) {
-		answer, err = call(db.New(conn))
+	once := func(q *db.Queries) (err error) {
+		answer, err = call(q)
 		return err
 	}
-	if _, whole := conn.(*pgxpool.Pool); whole {
-		err = retry(ctx, once)
+	if pool, whole := conn.(*pgxpool.Pool); whole {
+		err = retry(ctx, func() error { return onPool(ctx, pool, once) })
 	} else {
-		err = once()
+		err = once(db.New(conn))
 	}
 	if err != nil {
 		return false, fmt.Errorf("locks: %s %.60q: %w", verb, id, err)

@@ -3,8 +3,8 @@ package main
 // behind says for each row why ours is behind a neighbour. It is shown where the figures say that it is.
 var behind = map[string]string{
 	"exclusive": "Behind the bare lock: it takes the same two round trips, with no closure around them. redsync, where\nit is ahead: its server only keeps a name, and ours begins and ends a transaction.",
-	"fairness":  "Behind the bare lock: a call that has to wait enters a second function, which records the name and\nbounds the wait.",
-	"mixed":     "Behind the bare lock: a call that has to wait enters a second function, which records the name and\nbounds the wait.",
+	"fairness":  "Behind the bare lock: a call that has to wait enters a second function, which shows the name and\nbounds the wait.",
+	"mixed":     "Behind the bare lock: a call that has to wait enters a second function, which shows the name and\nbounds the wait.",
 	"network":   "Behind redsync: it takes as many round trips, but each of ours begins or ends a transaction.",
 	"mutex": "Behind: the bare statements check nothing. A function that ordinary roles may call (security\n" +
 		"definer, a pinned path) costs nearly as much as the look that finds a denial. A grant looks, and locks\nits row, so that a caller that loses holds nothing.",

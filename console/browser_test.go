@@ -199,9 +199,9 @@ func TestBrowserHostile(t *testing.T) {
 	for _, path := range []string{"/", "/keys", "/mutexes", "/leases", "/throttles", "/timeouts", "/slots", "/queues", "/tasks", "/requests", "/ledger"} {
 		run(t, ctx, chromedp.Navigate(s.url+path), chromedp.WaitReady("h1"))
 		text := shown(t, ctx)
-		for i, name := range hostile {
-			if path == "/keys" && i > 0 {
-				continue
+		for _, name := range hostile {
+			if path == "/keys" {
+				name = hostile[0][:49] + "..." // so much of it fits into its waiters' application_name
 			}
 			if !strings.Contains(text, name) {
 				t.Errorf("%s does not show %.40q", path, name)

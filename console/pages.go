@@ -148,7 +148,7 @@ func (v *view) number(name string) (int64, error) {
 
 func keys(v *view) error {
 	v.Title = "Keys"
-	v.About = "What transactions hold and wait for. A key shows by its number until somebody has waited for its name."
+	v.About = "What transactions hold and wait for. A key shows by its name while somebody waits for it by name, and else by its number. The field above finds a held key by its name."
 	found, err := v.rows(`
 		select kind, key::text as key, name, mode, granted, owner, pid, since, blocked_by::text as blocked_by, left(details, 300) as details
 		from lock.activity
@@ -863,7 +863,16 @@ func search(v *view) error {
 	}
 	v.Title = "Search: " + v.q
 	const few = 6
-	t := &table{Columns: []string{"Kind", "Name", "In queue"}, None: "No name begins like this. What has no index by name is found only whole: entities of requests."}
+	t := &table{Columns: []string{"Kind", "Name", "In queue"}, None: "No name begins like this. What has no index by name is found only whole: keys in use, and entities of requests."}
+	if len(v.q) <= 1024 {
+		used, err := v.rows("select from lock.who($1::text) where pid is not null limit 1", v.q)
+		if err != nil {
+			return err
+		}
+		if len(used) > 0 {
+			t.Rows = append(t.Rows, []cell{{Text: "key"}, {Text: v.q, Href: v.Link("/key", "name", v.q)}, {}})
+		}
+	}
 	for _, kind := range []struct{ what, table, id, path string }{
 		{"mutex", "lock.mutex", "task_id", "/mutexes"}, {"lease", "lock.lease_name", "name", "/leases"}, {"throttle", "lock.throttled_resource", "resource_id", "/throttles"},
 		{"timeout", "lock.timeout", "task_id", "/timeouts"}, {"time slot", "lock.time_slot", "task_id", "/slots"},

@@ -220,7 +220,7 @@ const vacuum = `-- name: Vacuum :one
 select lock.vacuum() as forgotten
 `
 
-// Vacuum forgets what is kept of every key that nobody holds or waits for, and says of how many.
+// Vacuum forgets what is kept of every key that nobody holds or waits for, and says of how many: on the advisory engine nothing is.
 func (q *Queries) Vacuum(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, vacuum)
 	var forgotten int64

@@ -58,7 +58,7 @@ func (ns NullTaskStatus) Value() (driver.Value, error) {
 	return string(ns.TaskStatus), nil
 }
 
-// Every grant that is held now, and every session that waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until released), blocked_by (the sessions that a waiter waits for), details. A grant that an open transaction has just acquired or released shows as it was before. Keys show as they are now. A key shows by its number until a session that waited for it by name has committed. A program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. It reads whole tables: it is for operators, not for programs.
+// Every grant that is held now, and every session that waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until released), blocked_by (the sessions that a waiter waits for), details. A grant that an open transaction has just acquired or released shows as it was before. Keys show as they are now. A key shows by its name while a session waits for it by name, and else by its number. A program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. It reads whole tables: it is for operators, not for programs.
 type Activity struct {
 	Kind      string
 	Name      string
@@ -154,13 +154,6 @@ type IdleWorker struct {
 	ListedBy *int64
 	// For lock.await_task and lock.await_request: transactions that may have missed the line have an id below this one. Null: the line was not yet seen committed.
 	Horizon *int64
-}
-
-// The names of keys on the advisory engine. A name is here once a transaction had to wait for it, until lock.unlock or lock.vacuum forgets it. It decides nothing.
-type KeyName struct {
-	Key  int64
-	Name string
-	Ts   time.Time
 }
 
 // The row type of lock.who(). Always empty. key; name (by number where no name is known); mode (shared, exclusive, or unknown: a holder on the row engine); granted (false: waits); pid (0: a prepared transaction); owner (the role); application; since (granted: when the transaction began; else when the wait did); blocked_by (the sessions that a waiter waits for, those in front in the queue included); state, transaction_since and query of the session; hint (in a row of its own, whose mode, granted and pid are null: a key that looks alike is in use).

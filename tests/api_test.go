@@ -3,6 +3,8 @@ package tests
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"go/ast"
 	"go/doc"
 	"go/parser"
@@ -17,6 +19,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed4787c507/locks"
 	"github.com/seed4787c507/locks/db"
@@ -80,7 +83,7 @@ func TestErrorsInGo(t *testing.T) {
 	s.exec("select lock.shared(7)")
 	_, err := db.New(e.pool).AcquireLease(ctx, db.AcquireLeaseParams{Name: "held", Owner: "me", Ttl: time.Hour, Permits: 1})
 	must(t, err)
-	oops := func(pgx.Tx) error { return context.Canceled }
+	oops := func(tx pgx.Tx) error { _, err := tx.Exec(ctx, "rollback"); return err } // which is not the closure's to do
 	for want, err := range map[string]error{
 		"locks: hold key 7: ":        locks.Shared(ctx, e.pool, 7, oops),
 		`locks: hold key "a": `:      locks.Exclusive(ctx, e.pool, "a", oops),
@@ -90,6 +93,125 @@ func TestErrorsInGo(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
+	}
+}
+
+// own is an error of a closure, which cannot be compared with ==.
+type own []string
+
+func (o own) Error() string { return o[0] }
+
+// A closure's own error is not the lock's: it comes back as it is, retried or not.
+func TestClosureErrorsInGo(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	calls := map[string]func(fn func() error) error{
+		"Exclusive": func(fn func() error) error {
+			return locks.Exclusive(ctx, e.pool, "k", func(pgx.Tx) error { return fn() })
+		},
+		"Shared": func(fn func() error) error {
+			return locks.Shared(ctx, e.pool, 7, func(pgx.Tx) error { return fn() })
+		},
+		"TryExclusive": func(fn func() error) error {
+			got, err := locks.TryExclusive(ctx, e.pool, "t", 0, func(pgx.Tx) error { return fn() })
+			if got {
+				t.Error("true with an error")
+			}
+			return err
+		},
+		"TryShared": func(fn func() error) error {
+			_, err := locks.TryShared(ctx, e.pool, "s", time.Second, func(pgx.Tx) error { return fn() })
+			return err
+		},
+		"ExclusiveAll": func(fn func() error) error {
+			return locks.ExclusiveAll(ctx, e.pool, []string{"x", "y"}, func(pgx.Tx) error { return fn() })
+		},
+		"WithLease": func(fn func() error) error {
+			return locks.WithLease(ctx, e.pool, "l", time.Hour, func(context.Context, locks.Lease) error { return fn() }, nil)
+		},
+	}
+	for name, call := range calls {
+		plain, retried := fmt.Errorf("credit limit: %w", context.Canceled), &pgconn.PgError{Code: "40001", Message: "again"}
+		if err := call(func() error { return plain }); err != plain {
+			t.Errorf("%s: %v", name, err)
+		}
+		var list own
+		if err := call(func() error { return own{"a list"} }); !errors.As(err, &list) || err.Error() != "a list" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if name == "WithLease" { // it runs its closure once
+			continue
+		}
+		n := 0
+		if err := call(func() error { n++; return retried }); err != error(retried) || n != 11 {
+			t.Errorf("%s: %v, %d times", name, err, n)
+		}
+	}
+	// One who calls another: the inner one's lock is to blame, and named once.
+	err := locks.Exclusive(ctx, e.pool, "outer", func(pgx.Tx) error {
+		return locks.Exclusive(ctx, e.pool, "", func(pgx.Tx) error { return nil })
+	})
+	if err == nil || !strings.HasPrefix(err.Error(), `locks: hold key "": `) || strings.Contains(err.Error(), "outer") {
+		t.Error(err)
+	}
+}
+
+// Who gets no connection has waited for no lock.
+func TestPoolInUse(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	pool := openPool(t, e.app, 2)
+	for range 2 {
+		conn, err := pool.Acquire(ctx)
+		must(t, err)
+		t.Cleanup(conn.Release)
+	}
+	never := func(pgx.Tx) error { t.Error("called"); return nil }
+	lease := func(context.Context, locks.Lease) error { t.Error("called"); return nil }
+	for want, call := range map[string]func(ctx context.Context) error{
+		`hold key "customer:7"`: func(ctx context.Context) error { return locks.Exclusive(ctx, pool, "customer:7", never) },
+		`hold key 7`: func(ctx context.Context) error {
+			_, err := locks.TryShared(ctx, pool, 7, time.Hour, never)
+			return err
+		},
+		`hold 2 keys`:    func(ctx context.Context) error { return locks.ExclusiveAll(ctx, pool, []string{"a", "b"}, never) },
+		`hold lease "l"`: func(ctx context.Context) error { return locks.WithLease(ctx, pool, "l", time.Hour, lease, nil) },
+		`hold lease "w"`: func(ctx context.Context) error {
+			return locks.WithLease(ctx, pool, "w", time.Hour, lease, &locks.LeaseOptions{Wait: true})
+		},
+		`acquire mutex "m"`: func(ctx context.Context) error {
+			_, err := locks.NewMutex(pool, "me").Acquire(ctx, "m")
+			return err
+		},
+		`acquire throttle "r"`: func(ctx context.Context) error {
+			_, err := locks.NewThrottle(pool, "why").Acquire(ctx, "r")
+			return err
+		},
+	} {
+		bound := 30 * time.Millisecond
+		if strings.Contains(want, `"w"`) {
+			bound = 2 * time.Second // it listens before it asks, on a connection of its own
+		}
+		bounded, cancel := context.WithTimeout(ctx, bound)
+		err := call(bounded)
+		cancel()
+		if want := "locks: " + want + ": no connection of the pool, 2 of 2 are in use: "; !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	// A key that is taken is to blame.
+	s := e.session(t)
+	s.exec("begin")
+	s.exec("select lock.exclusive('customer:7')")
+	bounded, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+	defer cancel()
+	err := locks.Exclusive(bounded, e.pool, "customer:7", never)
+	if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "no connection") {
+		t.Error(err)
+	}
+	// Nothing that was taken for a call stays taken.
+	if got := pool.Stat().AcquiredConns(); got != 2 {
+		t.Errorf("%d connections are in use", got)
 	}
 }
 

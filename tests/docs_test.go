@@ -292,6 +292,24 @@ func TestDocsGo(t *testing.T) {
 	}
 }
 
+// What is read first is what is copied: it waits for a bounded time.
+func TestDocsLeadWithBounds(t *testing.T) {
+	t.Parallel()
+	for file, forms := range map[string][2]string{
+		"README.md":           {"locks.TryExclusive(", "locks.Exclusive"},
+		"docs/key.md":         {"locks.TryExclusive(", "locks.Exclusive"},
+		"doc.go":              {"[TryExclusive]", "[Exclusive]"},
+		"example_key_test.go": {"locks.TryExclusive(", "locks.Exclusive("},
+	} {
+		text, err := os.ReadFile(filepath.Join(root(t), file))
+		must(t, err)
+		bounded, other := strings.Index(string(text), forms[0]), strings.Index(string(text), forms[1])
+		if bounded < 0 || other < 0 || bounded > other {
+			t.Errorf("%s does not lead with %s", file, forms[0])
+		}
+	}
+}
+
 // The shell function that docs/yugabytedb.md gives to psql users.
 // TestDocsWorkers compares the workers that a page quotes with the files that are tested.
 func TestDocsWorkers(t *testing.T) {

@@ -476,7 +476,7 @@ func (e *env) waiting(t *testing.T, pid uint32) bool {
 	condition := "wait_event_type = 'Lock'"
 	who := fmt.Sprint("pid = ", pid)
 	if pid >= behindPooler {
-		who = fmt.Sprintf("application_name = 'session %d'", pid)
+		who = fmt.Sprintf("split_part(application_name, ' waits for ', 1) = 'session %d'", pid)
 	}
 	if target.yugabyte {
 		condition = "state = 'active' and clock_timestamp() - query_start > '500 ms'"

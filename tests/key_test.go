@@ -241,19 +241,18 @@ func TestKeyForgetting(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, e *env) {
 		admin := e.sessionAs(t, e.super)
-		// known says whether anything is kept of a name: its row on the row engine, the name alone on the advisory engine.
-		known := func(name string) bool {
-			table := map[string]string{row: "locked_keys", advisory: "key_name"}[e.engine]
-			return get[bool](admin, "select exists (select from lock."+table+" where key = lock.key($1))", name)
+		// kept expects that a name's row is there, or is not: the advisory engine keeps nothing.
+		kept := func(t *testing.T, name string, want bool) {
+			t.Helper()
+			if e.engine == row && get[bool](admin, "select exists (select from lock.locked_keys where key = lock.key($1))", name) != want {
+				t.Errorf("%s is kept: %v", name, !want)
+			}
 		}
-		// meet makes names known: on the advisory engine somebody has to wait for them.
 		meet := func(t *testing.T, names ...string) {
 			t.Helper()
 			for _, name := range names {
-				e.contend(t, name)
-				if !known(name) {
-					t.Fatalf("%s is not known", name)
-				}
+				e.session(t).exec("select lock.exclusive($1::text)", name)
+				kept(t, name, true)
 			}
 		}
 		t.Run("unlock forgets at commit and frees nothing before", func(t *testing.T) {
@@ -262,14 +261,10 @@ func TestKeyForgetting(t *testing.T) {
 			a.exec("begin")
 			a.exec("select lock.exclusive('one')")
 			answers(a, true, "select lock.unlock('one')")
-			if !known("one") {
-				t.Fatal("forgotten before the commit")
-			}
+			kept(t, "one", true)
 			answers(b, false, "select lock.try_shared('one')")
 			a.exec("commit")
-			if known("one") {
-				t.Fatal("not forgotten")
-			}
+			kept(t, "one", false)
 			answers(b, e.engine == advisory, "select lock.unlock('one')")
 		})
 		t.Run("unlock of a new key in the transaction that locked it frees nothing either", func(t *testing.T) {
@@ -294,9 +289,7 @@ func TestKeyForgetting(t *testing.T) {
 			b.exec("rollback")
 			answers(a, true, "select lock.unlock('three')")
 			a.exec("rollback")
-			if !known("three") {
-				t.Fatal("forgotten by a rollback")
-			}
+			kept(t, "three", true)
 		})
 		t.Run("vacuum forgets what nobody holds", func(t *testing.T) {
 			meet(t, "held", "shared", "free", "free too")
@@ -305,11 +298,9 @@ func TestKeyForgetting(t *testing.T) {
 			a.exec("begin")
 			a.exec("select lock.exclusive('held'), lock.shared('shared')")
 			wait := b.start("select lock.exclusive('held')").blocked()
-			answers(e.session(t), int64(2), "select lock.vacuum()")
+			answers(e.session(t), map[string]int64{row: 2, advisory: 0}[e.engine], "select lock.vacuum()")
 			for name, want := range map[string]bool{"held": true, "shared": true, "free": false, "free too": false} {
-				if known(name) != want {
-					t.Errorf("%s known: %v", name, !want)
-				}
+				kept(t, name, want)
 			}
 			a.exec("commit")
 			wait.ends()
@@ -327,19 +318,6 @@ func TestKeyForgetting(t *testing.T) {
 			}
 		})
 	})
-}
-
-// contend makes two sessions meet at a name, so that the second has waited for it.
-func (e *env) contend(t *testing.T, name string) {
-	t.Helper()
-	a, b := e.session(t), e.session(t)
-	a.exec("begin")
-	a.exec("select lock.exclusive($1::text)", name)
-	p := b.start("select lock.exclusive($1::text)", name).blocked()
-	a.exec("commit")
-	p.ends()
-	a.conn.Close(ctx)
-	b.conn.Close(ctx)
 }
 
 // The three faults of the usual recipe, each seen there first.
@@ -664,7 +642,7 @@ func TestKeyIsolationLevels(t *testing.T) {
 
 func TestKeyReadOnly(t *testing.T) {
 	t.Parallel()
-	t.Run("the advisory engine locks, waits, and leaves the name to others", func(t *testing.T) {
+	t.Run("the advisory engine locks, waits and forgets", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		a, b := e.session(t), e.session(t)
@@ -676,9 +654,9 @@ func TestKeyReadOnly(t *testing.T) {
 		a.exec("rollback")
 		p.ends()
 		answers(a, false, "select lock.try_shared('two')")
-		b.fails("25006", "select lock.unlock('two')")
+		answers(b, true, "select lock.unlock('two')")
+		answers(b, int64(0), "select lock.vacuum()")
 		b.exec("rollback")
-		answers(e.sessionAs(t, e.super), int64(0), "select count(*) from lock.key_name")
 	})
 	t.Run("the row engine refuses", func(t *testing.T) {
 		t.Parallel()
@@ -718,6 +696,9 @@ func TestKeyStandby(t *testing.T) {
 		} {
 			s.fails("25006", "select "+call)
 		}
+		for _, look := range []string{"table lock.activity", "table lock.blocked", "table lock.queue_depth", "select lock.who('a')", "select lock.who(1)"} {
+			s.exec(look)
+		}
 	}
 }
 
@@ -730,6 +711,11 @@ func TestKeyManyInOneTransaction(t *testing.T) {
 		s.exec("select lock.exclusive(k), lock.exclusive('k' || k) from generate_series(1, 2500) k")
 		if e.engine == advisory {
 			answers(s, int64(5000), "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()")
+			s.exec("set local statement_timeout = '10s'") // a view that compares each with each takes minutes
+			for _, view := range []string{"locked_keys", "activity"} {
+				answers(s, int64(5000), "select count(*) from (select name, key from lock."+view+" where key is not null offset 0) as held")
+			}
+			s.exec("set local statement_timeout = 0")
 		}
 		s.exec("commit")
 		_, err := s.conn.Exec(ctx, "select lock.exclusive(k) from generate_series(1, 10000) k")
@@ -830,73 +816,193 @@ func TestKeyNames(t *testing.T) {
 	})
 }
 
-// On the advisory engine a name is written down by the first who has waited for it.
+// On the advisory engine whoever waits for a name shows it, and nobody else does.
 func TestKeyNamesOfTheAdvisoryEngine(t *testing.T) {
 	onlyPostgreSQL(t, "it has the row engine alone")
 	t.Parallel()
 	e := open(t, advisory)
 	admin := e.sessionAs(t, e.super)
-	names := func() string {
-		return get[string](admin, "select coalesce(string_agg(name, ' ' order by name), '') from lock.key_name")
+	const app = "billing worker, number one"
+	named := func(t *testing.T) *session {
+		s := e.sessionAs(t, e.app)
+		s.exec("set application_name = '" + app + "'")
+		return s
 	}
-	t.Run("nobody waited: no name", func(t *testing.T) {
-		a, b := e.session(t), e.session(t)
+	// names are what the views say of the key of a name: of who holds it, and of who waits for it.
+	names := func(name string) string {
+		return get[string](admin, `
+			select concat_ws(', ',
+				(select coalesce(name, 'none') from lock.locked_keys where key = lock.key($1)),
+				(select string_agg(name, ' ' order by granted desc) from lock.activity where key = lock.key($1)),
+				(select string_agg(coalesce(name, 'none') || ' ' || application, ' ') from lock.blocked where key = lock.key($1)),
+				(select string_agg(name || ' ' || application, ' ' order by granted desc) from lock.who(lock.key($1))))`, name)
+	}
+	shows := func(t *testing.T, s *session, want string) {
+		t.Helper()
+		answers(admin, want, "select application_name from pg_stat_activity where pid = $1", s.pid)
+	}
+
+	t.Run("nobody waits: no name", func(t *testing.T) {
+		a, b := named(t), named(t)
+		key := get[string](a, "select lock.key('quiet')::text")
 		a.exec("begin")
 		a.exec("select lock.exclusive('quiet')")
 		answers(b, false, "select lock.try_exclusive('quiet')")
 		answers(b, false, "select lock.try_shared('quiet', '1 millisecond')")
-		answers(admin, true, "select name is null and ts <= clock_timestamp() from lock.locked_keys where key = lock.key('quiet')")
+		answers(admin, fmt.Sprintf("none, %s, %[1]s %[2]s", key, app), "select $1::text", names("quiet"))
 		a.exec("commit")
-		if names() != "" {
-			t.Error(names())
+	})
+	for _, call := range []string{"exclusive('loud')", "shared('loud')", "try_exclusive('loud', '1 hour')", "try_shared('loud', '1 hour')", "exclusive_all('{loud}')", "try_all('{loud}', wait => '1 hour')"} {
+		t.Run("while somebody waits the name shows, for the holder too: "+call, func(t *testing.T) {
+			a, b := named(t), named(t)
+			a.exec("begin")
+			a.exec("select lock.exclusive('loud')")
+			b.exec("begin")
+			p := b.start("select lock." + call).blocked()
+			shows(t, b, app+" waits for loud")
+			answers(admin, fmt.Sprintf("loud, loud loud, loud %s, loud %[1]s loud %[1]s", app), "select $1::text", names("loud"))
+			a.exec("commit")
+			p.ends()
+			shows(t, b, app)
+			answers(admin, true, "select name is null from lock.locked_keys where key = lock.key('loud')")
+			b.exec("commit")
+			if got := b.conn.PgConn().ParameterStatus("application_name"); got != app {
+				t.Errorf("the client was told %q", got)
+			}
+		})
+	}
+	t.Run("what does not fit shows as its beginning", func(t *testing.T) {
+		for name, want := range map[string][2]string{
+			strings.Repeat("n", 26):                    {app + " waits for " + strings.Repeat("n", 26), strings.Repeat("n", 26)},
+			strings.Repeat("n", 40):                    {"billing work waits for " + strings.Repeat("n", 40), strings.Repeat("n", 40)},
+			strings.Repeat("n", 52):                    {" waits for " + strings.Repeat("n", 52), strings.Repeat("n", 52)},
+			strings.Repeat("n", 53):                    {" waits for " + strings.Repeat("n", 49) + "...", strings.Repeat("n", 49) + "..."},
+			strings.Repeat("n", 1024):                  {" waits for " + strings.Repeat("n", 49) + "...", strings.Repeat("n", 49) + "..."},
+			"Kunde \u00dc\u00df waits for 42":          {app + " waits for Kunde ?? waits for 42...", "Kunde ?? waits for 42..."},
+			strings.Repeat("\u00fc", 51):               {" waits for " + strings.Repeat("?", 49) + "...", strings.Repeat("?", 49) + "..."},
+			"a\n\tname":                                {app + " waits for a??name...", "a??name..."},
+			"'; drop table \\ x waits for y waits for": {"billing worke waits for '; drop table \\ x waits for y waits for", "'; drop table \\ x waits for y waits for"},
+		} {
+			a, b := named(t), named(t)
+			a.exec("begin")
+			a.exec("select lock.exclusive($1::text)", name)
+			p := b.start("select lock.shared($1::text)", name).blocked()
+			shows(t, b, want[0])
+			answers(admin, want[1], "select name from lock.locked_keys where key = lock.key($1)", name)
+			answers(admin, want[1], "select name from lock.blocked")
+			a.exec("commit")
+			p.ends()
+			shows(t, b, app)
 		}
 	})
-	t.Run("somebody waited: known from their commit on, for whoever holds it", func(t *testing.T) {
-		e.contend(t, "loud")
-		e.contend(t, "loud")
-		if names() != "loud" {
-			t.Error(names())
+	t.Run("what a session only says of a key is not believed", func(t *testing.T) {
+		a, liar, honest := named(t), named(t), named(t)
+		key := get[int64](a, "select lock.key('true')")
+		a.exec("begin")
+		a.exec("select lock.exclusive('true')")
+		liar.exec("set application_name = 'app waits for false'")
+		lie := liar.start("select lock.exclusive($1::bigint)", key).blocked()
+		answers(admin, true, "select bool_and(name is null) and count(*) = 1 from lock.blocked")
+		answers(admin, true, "select name is null from lock.locked_keys")
+		answers(admin, fmt.Sprint(key, " ", key), "select string_agg(name, ' ') from lock.activity where kind = 'key'")
+		_, err := e.admin.Exec(ctx, "select pg_cancel_backend($1)", liar.pid)
+		must(t, err)
+		if code(lie.wait()) != "57014" {
+			t.Error("not cancelled")
 		}
-		a := e.session(t)
-		a.exec("begin")
-		a.exec("select lock.shared(lock.key('loud'))")
-		answers(admin, "loud", "select name from lock.locked_keys")
+		liar.exec("set application_name = 'app waits for a beginning...'")
+		lie = liar.start("select lock.exclusive($1::bigint)", key).blocked()
+		p := honest.start("select lock.shared('true')").blocked()
+		answers(admin, "true", "select name from lock.locked_keys")
+		answers(admin, "true true", "select string_agg(name, ' ') from lock.blocked")
 		a.exec("commit")
-		answers(admin, int64(0), "select count(*) from lock.locked_keys")
-	})
-	t.Run("a try that waited and got it records it, one that did not does not", func(t *testing.T) {
-		a, b := e.session(t), e.session(t)
-		a.exec("begin")
-		a.exec("select lock.exclusive('tried')")
-		p := b.start("select lock.try_shared('tried', '1 hour')").blocked()
-		a.exec("commit")
+		lie.ends()
 		p.ends()
-		if names() != "loud tried" {
-			t.Error(names())
-		}
 	})
-	t.Run("sharers that come out of a wait together wait for nobody", func(t *testing.T) {
-		a := e.session(t)
+	t.Run("a wait that fails leaves nothing of it", func(t *testing.T) {
+		a, b := named(t), named(t)
 		a.exec("begin")
-		a.exec("select lock.exclusive('crowd')")
-		var waiting []*pending
-		for range 4 {
-			s := e.session(t)
-			s.exec("begin")
-			waiting = append(waiting, s.start("select lock.shared('crowd')").blocked())
+		a.exec("select lock.exclusive('taken')")
+		// each is what a session runs once it has begun a transaction, and waits in the last of it.
+		for _, setting := range []string{"", "set local application_name = 'of this transaction'", "set application_name = 'of this session'"} {
+			want := app
+			if setting != "" {
+				want = strings.Split(setting, "'")[1]
+			}
+			begin := func() {
+				b.exec("set application_name = '" + app + "'")
+				b.exec("begin")
+				if setting != "" {
+					b.exec(setting)
+				}
+				b.exec("savepoint s")
+			}
+			behind := func(what string) {
+				t.Helper()
+				want := want
+				b.exec("rollback to savepoint s")
+				answers(b, want, "show application_name")
+				shows(t, b, want)
+				b.exec("commit")
+				if strings.HasPrefix(setting, "set local") {
+					want = app
+				}
+				shows(t, b, want)
+				if got := b.conn.PgConn().ParameterStatus("application_name"); strings.Contains(got, "waits") {
+					t.Errorf("%s: the client was told %q", what, got)
+				}
+			}
+			for _, timeout := range []string{"lock_timeout", "statement_timeout"} {
+				begin()
+				b.exec("set local " + timeout + " = '20ms'")
+				b.fails(map[string]string{"lock_timeout": "55P03", "statement_timeout": "57014"}[timeout], "select lock.exclusive('taken')")
+				behind(timeout)
+			}
+			begin()
+			p := b.start("select lock.exclusive('taken')").blocked()
+			shows(t, b, want+" waits for taken")
+			_, err := e.admin.Exec(ctx, "select pg_cancel_backend($1)", b.pid)
+			must(t, err)
+			if code(p.wait()) != "57014" {
+				t.Error("not cancelled")
+			}
+			behind("a cancel")
+			begin()
+			answers(b, false, "select lock.try_exclusive('taken', '20 ms')")
+			answers(b, want, "show application_name")
+			answers(b, false, "select lock.try_all('{taken, free}', wait => '20 ms')")
+			answers(b, want, "show application_name")
+			b.exec("set local lock_timeout = '20ms'")
+			b.exec("do $$ begin perform lock.exclusive('taken'); exception when lock_not_available then null; end $$")
+			answers(b, want, "show application_name")
+			behind("a try")
+			// The wait is the only statement of its transaction.
+			b.exec("set application_name = '" + app + "'")
+			b.exec("set lock_timeout = '20ms'")
+			b.fails("55P03", "select lock.shared('taken')")
+			b.exec("reset lock_timeout")
+			answers(b, app, "show application_name")
 		}
 		a.exec("commit")
-		for _, p := range waiting {
-			p.ends() // all of them, and none has committed
-		}
-		for _, p := range waiting {
-			p.s.exec("commit")
-		}
-		answers(admin, "crowd", "select max(name) from lock.key_name where key = lock.key('crowd')")
-		answers(admin, true, "select lock.unlock('crowd')")
-		answers(admin, int64(0), "select count(*) from lock.key_name where name = 'crowd'")
 	})
-	t.Run("serializable transactions do not ask each other for a retry", func(t *testing.T) {
+	t.Run("a deadlock's victim too", func(t *testing.T) {
+		a, b := named(t), named(t)
+		for s, name := range map[*session]string{a: "one", b: "other"} {
+			s.exec("begin")
+			s.exec("select lock.exclusive($1::text)", name)
+		}
+		p := a.start("select lock.exclusive('other')").blocked()
+		q := b.start("select lock.exclusive('one')")
+		one, other := p.wait(), q.wait()
+		if code(one) != "40P01" && code(other) != "40P01" {
+			t.Fatalf("no victim: %v, %v", one, other)
+		}
+		for _, s := range []*session{a, b} {
+			s.exec("rollback")
+			shows(t, s, app)
+		}
+	})
+	t.Run("a snapshot of long ago and SERIALIZABLE are no different", func(t *testing.T) {
 		holder := e.session(t)
 		holder.exec("begin")
 		holder.exec("select lock.exclusive('serial')")
@@ -906,20 +1012,12 @@ func TestKeyNamesOfTheAdvisoryEngine(t *testing.T) {
 			s.exec("begin isolation level serializable")
 			waiting = append(waiting, s.start("select lock.exclusive('serial')").blocked())
 		}
+		answers(admin, "serial", "select name from lock.locked_keys")
 		holder.exec("commit")
 		for _, p := range waiting {
 			p.ends()
 			p.s.exec("commit")
 		}
-	})
-	t.Run("what a role calls by hand records the name of the key that it took", func(t *testing.T) {
-		a, b := e.session(t), e.sessionAs(t, e.super)
-		a.exec("begin")
-		a.exec("select lock.exclusive('mine')")
-		p := b.start("select lock_internal.hold_key(lock.key('loud'), 'mine', null)").blocked()
-		a.exec("commit")
-		p.ends()
-		answers(admin, int64(0), "select count(*) from lock.key_name where key <> lock.key(name)")
 	})
 }
 
@@ -1055,8 +1153,18 @@ func TestKeyWritesNothing(t *testing.T) {
 		s.exec("begin")
 		s.exec("select " + call)
 		answers(s, true, "select pg_current_xact_id_if_assigned() is null")
-		answers(s, int64(0), "select count(*) from pg_locks where pid = pg_backend_pid() and relation in ('lock.key_name'::regclass, 'lock.locked_keys'::regclass)")
+		answers(s, int64(0), "select count(*) from pg_locks where pid = pg_backend_pid() and relation in (select oid from pg_class where relnamespace = 'lock'::regnamespace)")
 		s.exec("commit")
+	}
+	for _, call := range []string{"lock.exclusive('two')", "lock.try_shared('two', '1 hour')"} {
+		s.exec("begin")
+		p := s.start("select " + call).blocked()
+		holder.exec("commit")
+		p.ends()
+		answers(s, true, "select pg_current_xact_id_if_assigned() is null")
+		s.exec("commit")
+		holder.exec("begin")
+		holder.exec("select lock.exclusive('two')")
 	}
 }
 
@@ -1208,7 +1316,7 @@ func TestKeyGo(t *testing.T) {
 			wantCode(t, err, "22023", "a negative wait")
 			wantCode(t, locks.ExclusiveAll(ctx, e.pool, []string{"a", ""}, never), "22023", "an empty name")
 			oops := errors.New("oops")
-			if got, err := locks.TryShared(ctx, e.pool, "p", 0, func(pgx.Tx) error { return oops }); got || !errors.Is(err, oops) || err.Error() != `locks: hold key "p": oops` {
+			if got, err := locks.TryShared(ctx, e.pool, "p", 0, func(pgx.Tx) error { return oops }); got || err != oops {
 				t.Errorf("%v, %v", got, err)
 			}
 		})
@@ -1231,7 +1339,7 @@ func TestKeyGo(t *testing.T) {
 		t.Run("rolls back on an error and on a panic", func(t *testing.T) {
 			oops := fmt.Errorf("oops")
 			err := locks.Exclusive(ctx, e.pool, `k'"\`, func(pgx.Tx) error { return oops })
-			if err == nil || !strings.Contains(err.Error(), "oops") {
+			if err != oops {
 				t.Fatal(err)
 			}
 			func() {

@@ -174,6 +174,8 @@ var direct = map[string]string{
 	"TestHammer":                                     backEnds,
 	"TestKeyYugabyteBranchUnderTheHammer":            backEnds,
 	"TestKeyBehindPgbouncer":                         "it has a pooler of its own",
+	"TestKeyNamesBehindPgbouncer":                    "it has a pooler of its own",
+	"TestKeyNamesOfTheAdvisoryEngine":                "it looks at what a session's settings are",
 	"TestRetryFromPsql":                              programs,
 	"TestSpec":                                       programs,
 	"TestSpecCatchesTheRecipe":                       programs,

@@ -2,9 +2,11 @@ package tests
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/url"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -243,4 +245,128 @@ func TestKeyBehindPgbouncer(t *testing.T) {
 	}
 	wg.Wait()
 	answers(e.sessionAs(t, e.super), workers*rounds, "select n from counter")
+}
+
+// TestKeyNamesBehindPgbouncer looks at every client and every connection of the server after each end of a wait: nothing of the
+// name that the waiter showed may stay on any.
+func TestKeyNamesBehindPgbouncer(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	pooled := startPgbouncer(t, e.url, "default_pool_size = 4", "server_round_robin = 1")
+	connect := func(name string) (conn *pgx.Conn) {
+		t.Helper()
+		eventually(t, "pgbouncer answers", func() bool {
+			var err error
+			conn, err = pgx.Connect(ctx, pooled+"&application_name="+name)
+			return err == nil
+		})
+		t.Cleanup(func() { conn.Close(ctx) })
+		return conn
+	}
+	exec := func(conn *pgx.Conn, sql string) {
+		t.Helper()
+		_, err := conn.Exec(ctx, sql)
+		must(t, err)
+	}
+	others := []*pgx.Conn{connect("one"), connect("two"), connect("three")}
+	names := []string{"one", "two", "three", "waiter"}
+	holder := e.session(t)
+	super := e.sessionAs(t, e.super)
+	waiting := func() bool {
+		return get[bool](super, "select exists (select from pg_stat_activity where application_name = 'waiter waits for pooled' and wait_event_type = 'Lock' and datname = current_database())")
+	}
+	// left is what is not as it was, once nobody waits: four clients have a transaction at once, each on another of the four connections,
+	// in four rounds.
+	left := func(waiter *pgx.Conn) (found []string) {
+		clients := append(slices.Clone(others), waiter)
+		for range 4 {
+			for i, client := range clients {
+				exec(client, "begin")
+				var name string
+				must(t, client.QueryRow(ctx, "show application_name").Scan(&name))
+				if told := client.PgConn().ParameterStatus("application_name"); name != names[i] || told != names[i] {
+					found = append(found, fmt.Sprintf("%s has %q, and was told %q", names[i], name, told))
+				}
+			}
+			for _, client := range clients {
+				exec(client, "commit")
+			}
+		}
+		if get[bool](super, "select exists (select from pg_stat_activity where application_name like '% waits for %' and datname = current_database())") {
+			found = append(found, "a connection of the server")
+		}
+		return found
+	}
+	ends := map[string]func(t *testing.T, waiter *pgx.Conn) *pgx.Conn{
+		"succeeds": func(t *testing.T, waiter *pgx.Conn) *pgx.Conn {
+			done := make(chan error, 1)
+			go func() { _, err := waiter.Exec(ctx, "select lock.exclusive('pooled')"); done <- err }()
+			eventually(t, "it waits", waiting)
+			holder.exec("commit")
+			must(t, <-done)
+			return waiter
+		},
+		"succeeds, and its transaction goes on": func(t *testing.T, waiter *pgx.Conn) *pgx.Conn {
+			exec(waiter, "begin")
+			exec(waiter, "set local application_name = 'waiter'")
+			done := make(chan error, 1)
+			go func() { _, err := waiter.Exec(ctx, "select lock.try_exclusive('pooled', '1 hour')"); done <- err }()
+			eventually(t, "it waits", waiting)
+			holder.exec("commit")
+			must(t, <-done)
+			exec(waiter, "commit")
+			return waiter
+		},
+		"is cancelled": func(t *testing.T, waiter *pgx.Conn) *pgx.Conn {
+			done := make(chan error, 1)
+			go func() { _, err := waiter.Exec(ctx, "select lock.shared('pooled')"); done <- err }()
+			eventually(t, "it waits", waiting)
+			must(t, waiter.PgConn().CancelRequest(ctx))
+			wantCode(t, <-done, "57014", "a cancelled wait")
+			return waiter
+		},
+		"loses its client": func(t *testing.T, waiter *pgx.Conn) *pgx.Conn {
+			go waiter.Exec(ctx, "select lock.exclusive('pooled')")
+			eventually(t, "it waits", waiting)
+			must(t, waiter.PgConn().Conn().Close())
+			holder.exec("commit")
+			eventually(t, "nobody waits", func() bool { return !waiting() })
+			return connect("waiter")
+		},
+	}
+	for name, code := range map[string]string{"lock_timeout": "55P03", "statement_timeout": "57014"} {
+		ends["meets "+name] = func(t *testing.T, waiter *pgx.Conn) *pgx.Conn {
+			exec(waiter, "begin")
+			exec(waiter, "set local "+name+" = '30ms'")
+			_, err := waiter.Exec(ctx, "select lock.exclusive('pooled')")
+			wantCode(t, err, code, name)
+			exec(waiter, "rollback")
+			return waiter
+		}
+	}
+	ends["is a try that ends"] = func(t *testing.T, waiter *pgx.Conn) *pgx.Conn {
+		exec(waiter, "select lock.try_exclusive('pooled', '30 ms')")
+		return waiter
+	}
+	waiter := connect("waiter")
+	for name, end := range ends {
+		t.Run("a wait that "+name, func(t *testing.T) {
+			holder.exec("begin")
+			holder.exec("select lock.exclusive('pooled')")
+			waiter = end(t, waiter)
+			holder.exec("rollback")
+			if found := left(waiter); len(found) > 0 {
+				t.Error(found)
+			}
+		})
+	}
+	t.Run("a setting of the session would be seen", func(t *testing.T) {
+		mutate(t, e, "hold_key", "shown), true)", "shown), false)", "perform set_config('application_name', previous, true)", "null")
+		holder.exec("begin")
+		holder.exec("select lock.exclusive('pooled')")
+		waiter = ends["succeeds"](t, waiter)
+		if len(left(waiter)) == 0 {
+			t.Error("nothing is left")
+		}
+	})
 }

@@ -94,7 +94,7 @@ func TestRights(t *testing.T) {
 		odd.exec("select lock.exclusive(1)")
 		odd.fails("42501", "select lock.grant_to('locks_app')")
 		odd.exec("table lock.locked_keys")
-		odd.fails("42501", "table lock.key_name")
+		odd.fails("42501", "table lock.lease_floor")
 		owner.exec(`select lock.revoke_from('locks odd "role')`)
 		odd.fails("42501", "select lock.exclusive(1)")
 		for _, nobody := range []string{"nobody at all", "public", ""} {

@@ -34,6 +34,8 @@ func get(ctx context.Context, pool *pgxpool.Pool, name string) (string, error) {
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return value, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // a builder that hangs stops nobody else
+	defer cancel()
 	err = locks.Exclusive(ctx, pool, "cache:"+name, func(tx pgx.Tx) error {
 		// Look again: those who waited find what the first one has built.
 		err := tx.QueryRow(ctx, fresh, name, maxAge).Scan(&value)

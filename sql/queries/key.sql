@@ -63,7 +63,7 @@ select lock.unlock(key => sqlc.arg('key')::bigint) as forgotten;
 -- name: UnlockName :one
 select lock.unlock(name => sqlc.arg('name')::text) as forgotten;
 
--- Vacuum forgets what is kept of every key that nobody holds or waits for, and says of how many.
+-- Vacuum forgets what is kept of every key that nobody holds or waits for, and says of how many: on the advisory engine nothing is.
 -- name: Vacuum :one
 select lock.vacuum() as forgotten;
 

@@ -21,20 +21,6 @@ create table if not exists lock.locked_keys (
     constraint locked_keys_pkey primary key (key)
 );
 
--- Nothing is unique, so that a transaction that writes a name waits for no other. Worth nothing
--- after a crash.
-create table if not exists lock.key_name (
-    key   bigint       not null,
-    name  text         not null,
-    ts    timestamptz  not null default clock_timestamp()
-);
-
-create index if not exists key_name_key_idx on lock.key_name (key);
-
-comment on table lock.key_name is
-    'The names of keys on the advisory engine. A name is here once a transaction had to wait for '
-    'it, until lock.unlock or lock.vacuum forgets it. It decides nothing.';
-
 -- functions of key: written by make migration, not by hand
 
 -- file: sql/functions/key/add_key.sql
@@ -226,13 +212,16 @@ $$;
 -- hold_key takes a key until the transaction ends, and waits for it as long as it takes.
 --
 -- Every role that was granted may call it, with any arguments. It does what lock.exclusive and
--- lock.shared do. A name that it records is the name of the key that was taken.
+-- lock.shared do.
 --
 -- On the advisory engine PostgreSQL's lock manager decides everything: which callers wait, in which
--- order, and which one is the victim of a deadlock. The name is written after the wait, and the
--- write itself never waits. Sharers that come out of the wait together may all write it, so nothing
--- about lock.key_name is unique. Nobody deletes it meanwhile: lock.unlock needs the key for itself.
--- A serializable transaction writes no name, because its look for one would conflict with others.
+-- order, and which one is the victim of a deadlock. While it waits, the session shows the name in
+-- its application_name, where lock.locked_keys finds it. A wait that fails takes its transaction or
+-- subtransaction with it, and so the setting. The client hears nothing of it: the server reports
+-- settings between statements, and then this one is what it was.
+--
+-- application_name holds 63 printable ASCII characters. The name goes first, and what was there is
+-- cut to the rest. What does not fit, or is not ASCII, is shown as its beginning and three dots.
 create or replace function lock_internal.hold_key(
     key     bigint,
     name    text,
@@ -245,7 +234,9 @@ security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    wanted  bigint := hold_key.key;
+    wanted    bigint := hold_key.key;
+    previous  constant text := current_setting('application_name');
+    shown     text := regexp_replace(hold_key.name collate "C", '[^ -~]', '?', 'g');
 begin
     if hold_key.name is not null or hold_key.key is null then
         wanted := lock_internal.key_of(hold_key.key, hold_key.name);
@@ -257,18 +248,19 @@ begin
     if pg_is_in_recovery() then
         perform lock_internal.check_primary();
     end if;
+    if hold_key.name is not null then
+        if shown <> hold_key.name collate "C" or length(shown) > 52 then
+            shown := left(shown, 49) || '...';
+        end if;
+        perform set_config('application_name', concat(left(previous, 52 - length(shown)), ' waits for ', shown), true);
+    end if;
     if hold_key.shared then
         perform pg_advisory_xact_lock_shared(lock.advisory_key(wanted));
     else
         perform pg_advisory_xact_lock(lock.advisory_key(wanted));
     end if;
-    if hold_key.name is not null
-        and not current_setting('transaction_read_only')::boolean
-        and current_setting('transaction_isolation') <> 'serializable'
-    then
-        insert into lock.key_name (key, name)
-        select wanted, hold_key.name
-        where not exists (select from lock.key_name where key_name.key = wanted);
+    if hold_key.name is not null then
+        perform set_config('application_name', previous, true);
     end if;
 end;
 $$;
@@ -302,7 +294,7 @@ comment on function lock.key(text) is
 -- file: sql/functions/key/exclusive.sql
 -- exclusive takes a key for this transaction alone. It waits until every other holder has ended.
 --
--- A lock that is free costs one try. hold_key does all the rest: it waits, records the name, raises
+-- A lock that is free costs one try. hold_key does all the rest: it waits, shows the name, raises
 -- the errors, and is the row engine. A try does not overtake: the lock manager refuses it when a
 -- waiter conflicts.
 --
@@ -355,8 +347,9 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.exclusive(text) is
-    'As lock.exclusive(bigint), for lock.key(name). lock.locked_keys shows the name once a '
-    'transaction has waited for it.';
+    'As lock.exclusive(bigint), for lock.key(name). lock.locked_keys shows the name while '
+    'a transaction waits for it. On the advisory engine the waiter''s application_name has it, '
+    'which every role of the server sees.';
 
 -- file: sql/functions/key/exclusive_all.sql
 -- +goose StatementBegin
@@ -449,8 +442,8 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.shared(text) is
-    'As lock.shared(bigint), for lock.key(name). lock.locked_keys shows the name once a '
-    'transaction has waited for it.';
+    'As lock.shared(bigint), for lock.key(name). lock.exclusive(text) says who sees '
+    'the name.';
 
 -- file: sql/functions/key/try_key.sql
 -- +goose StatementBegin
@@ -634,8 +627,8 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.try_exclusive(text, interval) is
-    'As lock.try_exclusive(bigint, interval), for lock.key(name). lock.locked_keys shows the name '
-    'once a transaction has waited for it.';
+    'As lock.try_exclusive(bigint, interval), for lock.key(name). lock.exclusive(text) says '
+    'who sees the name.';
 
 -- file: sql/functions/key/try_shared.sql
 -- try_shared takes a key as shared does, or answers false when that would take longer than wait.
@@ -683,18 +676,17 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.try_shared(text, interval) is
-    'As lock.try_shared(bigint, interval), for lock.key(name). lock.locked_keys shows the name '
-    'once a transaction has waited for it.';
+    'As lock.try_shared(bigint, interval), for lock.key(name). lock.exclusive(text) says '
+    'who sees the name.';
 
 -- file: sql/functions/key/unlock.sql
 -- +goose StatementBegin
 -- unlock forgets what is kept of a key, when the transaction commits. The lock itself ends with the
 -- transaction.
 --
--- It never waits. On both engines it needs what an exclusive holder has, so what others rely on
--- stays: a row that is locked, or a name that another holder may be writing down. On the row engine
--- a waiter may find the row gone. It inserts the row again and goes on waiting for that one: see
--- hold_row.
+-- It never waits. On both engines it needs what an exclusive holder has, so a row that others have
+-- locked stays. A waiter may find the row gone. It inserts the row again and goes on waiting for
+-- that one: see hold_row. The advisory engine keeps nothing.
 create or replace function lock.unlock(
     key  bigint
 )
@@ -709,17 +701,7 @@ declare
 begin
     if lock_internal.is_advisory() then
         perform lock_internal.check_primary();
-        if not pg_try_advisory_xact_lock(lock.advisory_key(wanted)) then
-            return false;
-        end if;
-        delete from lock.key_name
-        where (key_name.key, key_name.ts) in (
-            select forgotten.key, forgotten.ts
-            from lock.key_name as forgotten
-            where forgotten.key = wanted
-            for update skip locked
-        );
-        return true;
+        return pg_try_advisory_xact_lock(lock.advisory_key(wanted));
     end if;
     delete from lock.locked_keys
     where locked_keys.key in (
@@ -741,12 +723,12 @@ $$;
 
 comment on function lock.unlock(bigint) is
     'Forgets a key; the exclusive holder calls it. Returns true when nothing of the key is kept '
-    'after this transaction''s commit: neither the row of lock.locked_keys on the row engine, nor '
-    'the recorded name on the advisory engine. Returns false when another transaction holds the '
+    'after this transaction''s commit. That is its row of lock.locked_keys on the row engine; the '
+    'advisory engine keeps nothing of any key. Returns false when another transaction holds the '
     'key, and on the row engine when the key is not known. Before PostgreSQL 17 a sharer gets '
     'false, too, while another transaction waits for the key. The lock itself ends with the '
     'transaction, not here; calling unlock takes it exclusively until then. It never waits. '
-    'Errors: 22004 null, 22023 bad name, 25006 read-only.';
+    'Errors: 22004 null, 22023 bad name, 25006 on a standby (row engine: read-only).';
 
 -- +goose StatementBegin
 create or replace function lock.unlock(
@@ -769,11 +751,10 @@ comment on function lock.unlock(text) is
 
 -- file: sql/functions/key/vacuum.sql
 -- +goose StatementBegin
--- vacuum forgets what is kept of every key that nobody holds.
+-- vacuum forgets what is kept of every key that nobody holds: on the advisory engine nothing is.
 --
 -- It never waits, and never touches exclusion. It may forget a key that is taken at the very
--- moment. On the advisory engine that key then has no name until somebody waits for it again. On
--- the row engine its taker finds the row gone and inserts it again.
+-- moment. Its taker finds the row gone and inserts it again.
 create or replace function lock.vacuum()
 returns bigint
 language plpgsql
@@ -787,20 +768,7 @@ declare
 begin
     perform lock_internal.check_primary();
     if lock_internal.is_advisory() then
-        with idle as materialized (
-            select key_name.key, key_name.ts
-            from lock.key_name
-            where key_name.key not in (select locked_keys.key from lock.locked_keys)
-            for update of key_name skip locked
-        ),
-        gone as (
-            delete from lock.key_name
-            using idle
-            where (key_name.key, key_name.ts) = (idle.key, idle.ts)
-            returning key_name.key
-        )
-        select count(distinct gone.key) into forgotten from gone;
-        return forgotten;
+        return 0;
     end if;
     with idle as materialized (
         select locked_keys.key
@@ -827,11 +795,12 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.vacuum() is
-    'Forgets every key that nobody holds or waits for, and returns how many. These are rows of '
-    'lock.locked_keys on the row engine, and recorded names on the advisory engine. It never '
-    'waits and never frees a lock. Run it from cron when keys come and go by the thousand, and '
-    'not at all for a fixed set of keys. Errors: 25006 read-only, 40001 under REPEATABLE READ '
-    'when something changed since the snapshot.';
+    'Forgets every key that nobody holds or waits for, and returns how many: rows of '
+    'lock.locked_keys on the row engine. The advisory engine keeps nothing of a key, and it '
+    'returns 0 there. It never waits and never frees a lock. On the row engine run it from cron '
+    'when keys come and go by the thousand, and not at all for a fixed set of keys. Errors: 25006 '
+    'on a standby (row engine: read-only), 40001 under REPEATABLE READ when something changed '
+    'since the snapshot.';
 
 -- end of functions
 
@@ -840,9 +809,6 @@ comment on function lock.vacuum() is
 -- +goose StatementBegin
 do $$
 begin
-    if version() not like '%-YB-%' then
-        alter table lock.key_name set unlogged;
-    end if;
     if not lock_internal.is_advisory() then
         comment on table lock.locked_keys is
             'Every key that was locked and that lock.unlock or lock.vacuum has not yet forgotten: '
@@ -854,27 +820,33 @@ begin
         create or replace view lock.locked_keys with (security_barrier) as
         select
             held.key,
-            (select min(key_name.name) from lock.key_name where key_name.key = held.key) as name,
-            held.ts
+            coalesce(
+                min(held.shown) filter (where lock.advisory_key(hashtextextended(held.shown collate "C", lock.advisory_key(0))) = held.key),
+                min(held.shown) filter (where held.shown like '%...')
+            ) as name,
+            min(held.since) filter (where held.granted) as ts
         from (
             select
                 lock.advisory_key((pg_locks.classid::bigint << 32) | pg_locks.objid::bigint) as key,
-                min(pg_stat_activity.xact_start) as ts
+                pg_locks.granted,
+                pg_stat_activity.xact_start as since,
+                case when not pg_locks.granted then substring(pg_stat_activity.application_name from ' waits for (.+)$') end as shown
             from pg_locks
             left join pg_stat_activity on pg_stat_activity.pid = pg_locks.pid
             where pg_locks.locktype = 'advisory'
               and pg_locks.objsubid = 1
-              and pg_locks.granted
               and pg_locks.classid::bigint not in (0, 4294967295)
               and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
-            group by 1
-        ) as held;
+        ) as held
+        group by held.key
+        having bool_or(held.granted);
         comment on view lock.locked_keys is
-            'Every key that is held now. name: known once a transaction that waited for the key '
-            'by name has committed. ts: when the oldest transaction that holds it began; null '
-            'where PostgreSQL does not show it. A program''s own advisory locks are told from '
-            'keys by their number. Numbers below 2^32, positive or negative, are left out; others '
-            'look like keys.';
+            'Every key that is held now. name: shown while somebody waits for the key by name, '
+            'as its beginning and three dots where it is not ASCII or longer than 52 bytes. ts: '
+            'when the oldest transaction that holds it began; null where PostgreSQL does not show '
+            'it. A name is the one whose key this is. A beginning is what the waiter says. A '
+            'program''s own advisory locks are told from keys by their number. Numbers below '
+            '2^32, positive or negative, are left out; others look like keys.';
     end if;
 end;
 $$;
@@ -896,7 +868,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-select lock_internal.refuse_dependents('{lock.locked_keys, lock.key_name}');
+select lock_internal.refuse_dependents('{lock.locked_keys}');
 
 -- +goose StatementBegin
 do $$
@@ -963,6 +935,5 @@ drop function if exists lock_internal.add_key(bigint, text, boolean);
 -- end of functions
 
 drop table if exists lock.locked_keys;
-drop table if exists lock.key_name;
 
 select lock_internal.end_migration(20261101000200, 'down');

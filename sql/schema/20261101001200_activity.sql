@@ -563,7 +563,7 @@ begin
             pg_stat_activity.pid::text as node,
             pg_stat_activity.pid,
             pg_stat_activity.usename as owner,
-            pg_stat_activity.application_name as application,
+            split_part(pg_stat_activity.application_name, ' waits for ', 1) as application,
             pg_stat_activity.state,
             pg_stat_activity.xact_start as since,
             pg_stat_activity.query
@@ -599,7 +599,6 @@ begin
         from pg_class
         where pg_class.relnamespace = 'lock'::regnamespace
           and pg_class.relkind = 'r'
-          and pg_class.relname <> 'key_name'
     ),
     place as (
         select
@@ -694,7 +693,7 @@ begin
         activity.granted,
         activity.pid,
         activity.owner,
-        pg_stat_activity.application_name,
+        split_part(pg_stat_activity.application_name, ' waits for ', 1),
         activity.since,
         activity.blocked_by,
         pg_stat_activity.state,
@@ -827,11 +826,7 @@ begin
     select
         waiters.kind,
         waiters.key,
-        case
-            when waiters.kind <> 'key' then waiters.id
-            when lock_internal.is_advisory() then (select min(key_name.name) from lock.key_name where key_name.key = waiters.key)
-            else (select locked_keys.name from lock.locked_keys where locked_keys.key = waiters.key)
-        end as name,
+        case when waiters.kind = 'key' then locked_keys.name else waiters.id end as name,
         waiters.mode,
         waiters.pid,
         waiters.owner,
@@ -846,23 +841,28 @@ begin
         waiters.root_state,
         waiters.root_since,
         waiters.root_query
-    from lock_internal.waiters();
+    from lock_internal.waiters()
+    left join lock.locked_keys on locked_keys.key = waiters.key;
 
     create or replace view lock.activity with (security_barrier) as
     select
         'key'::text as kind,
-        coalesce((select min(key_name.name) from lock.key_name where key_name.key = held.key), held.key::text) as name,
+        coalesce(
+            min(held.shown) filter (where lock.advisory_key(hashtextextended(held.shown collate "C", lock.advisory_key(0))) = held.key) over alike,
+            min(held.shown) filter (where held.shown like '%...') over alike,
+            held.key::text
+        ) as name,
         held.key,
         case when held.mode = 'ShareLock' then 'shared' else 'exclusive' end as mode,
         held.granted,
-        coalesce(to_jsonb(pg_stat_activity.usename), to_jsonb(prepared.owner)) #>> '{}' as owner,
+        coalesce(to_jsonb(held.usename), to_jsonb(prepared.owner)) #>> '{}' as owner,
         coalesce(held.pid, 0) as pid,
-        coalesce(held.waits_since, pg_stat_activity.xact_start, prepared.prepared) as since,
+        coalesce(held.waits_since, held.xact_start, prepared.prepared) as since,
         null::timestamptz as until,
         case when not held.granted then array(select distinct unnest(pg_blocking_pids(held.pid)) order by 1) end as blocked_by,
         coalesce(
             'prepare transaction ' || quote_literal(prepared.gid),
-            coalesce(nullif(pg_stat_activity.application_name, '') || ': ', '') || coalesce(pg_stat_activity.query, '')
+            coalesce(nullif(split_part(held.application_name, ' waits for ', 1), '') || ': ', '') || coalesce(held.query, '')
         ) as details
     from (
         select
@@ -871,20 +871,26 @@ begin
             pg_locks.granted,
             pg_locks.pid,
             pg_locks.virtualtransaction,
-            case when not pg_locks.granted then (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz end as waits_since
+            case when not pg_locks.granted then (to_jsonb(pg_locks) ->> 'waitstart')::timestamptz end as waits_since,
+            case when not pg_locks.granted then substring(pg_stat_activity.application_name from ' waits for (.+)$') end as shown,
+            pg_stat_activity.usename,
+            pg_stat_activity.xact_start,
+            pg_stat_activity.application_name,
+            pg_stat_activity.query
         from pg_locks
+        left join pg_stat_activity on pg_stat_activity.pid = pg_locks.pid
         where pg_locks.locktype = 'advisory'
           and pg_locks.objsubid = 1
           and pg_locks.classid::bigint not in (0, 4294967295)
           and pg_locks.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
     ) as held
-    left join pg_stat_activity on pg_stat_activity.pid = held.pid
     left join (
         select pg_prepared_xacts.*, pg_locks.virtualtransaction
         from pg_prepared_xacts
         join pg_locks on pg_locks.transactionid = pg_prepared_xacts.transaction and pg_locks.pid is null
     ) as prepared on held.pid is null and prepared.virtualtransaction = held.virtualtransaction
     where lock_internal.is_advisory()
+    window alike as (partition by held.key)
     union all
     select
         'key', coalesce(blocked.name, blocked.key::text, 'unknown'), blocked.key, blocked.mode, false, blocked.owner, blocked.pid,
@@ -940,8 +946,8 @@ comment on view lock.activity is
     'name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared '
     'transaction), since, until (null: until released), blocked_by (the sessions that a waiter '
     'waits for), details. A grant that an open transaction has just acquired or released shows as '
-    'it was before. Keys show as they are now. A key shows by its number until a session that '
-    'waited for it by name has committed. A program''s own advisory lock on a number beyond 2^32 '
+    'it was before. Keys show as they are now. A key shows by its name while a session waits for '
+    'it by name, and else by its number. A program''s own advisory lock on a number beyond 2^32 '
     'looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for '
     'them. Queries of other roles show as PostgreSQL lets you see them. It reads whole tables: it '
     'is for operators, not for programs.';

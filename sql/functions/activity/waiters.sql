@@ -110,7 +110,7 @@ begin
             pg_stat_activity.pid::text as node,
             pg_stat_activity.pid,
             pg_stat_activity.usename as owner,
-            pg_stat_activity.application_name as application,
+            split_part(pg_stat_activity.application_name, ' waits for ', 1) as application,
             pg_stat_activity.state,
             pg_stat_activity.xact_start as since,
             pg_stat_activity.query
@@ -146,7 +146,6 @@ begin
         from pg_class
         where pg_class.relnamespace = 'lock'::regnamespace
           and pg_class.relkind = 'r'
-          and pg_class.relname <> 'key_name'
     ),
     place as (
         select

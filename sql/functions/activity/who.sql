@@ -24,7 +24,7 @@ begin
         activity.granted,
         activity.pid,
         activity.owner,
-        pg_stat_activity.application_name,
+        split_part(pg_stat_activity.application_name, ' waits for ', 1),
         activity.since,
         activity.blocked_by,
         pg_stat_activity.state,

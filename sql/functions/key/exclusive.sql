@@ -1,6 +1,6 @@
 -- exclusive takes a key for this transaction alone. It waits until every other holder has ended.
 --
--- A lock that is free costs one try. hold_key does all the rest: it waits, records the name, raises
+-- A lock that is free costs one try. hold_key does all the rest: it waits, shows the name, raises
 -- the errors, and is the row engine. A try does not overtake: the lock manager refuses it when a
 -- waiter conflicts.
 --
@@ -51,5 +51,6 @@ end;
 $$;
 
 comment on function lock.exclusive(text) is
-    'As lock.exclusive(bigint), for lock.key(name). lock.locked_keys shows the name once a '
-    'transaction has waited for it.';
+    'As lock.exclusive(bigint), for lock.key(name). lock.locked_keys shows the name while '
+    'a transaction waits for it. On the advisory engine the waiter''s application_name has it, '
+    'which every role of the server sees.';

@@ -42,5 +42,5 @@ end;
 $$;
 
 comment on function lock.shared(text) is
-    'As lock.shared(bigint), for lock.key(name). lock.locked_keys shows the name once a '
-    'transaction has waited for it.';
+    'As lock.shared(bigint), for lock.key(name). lock.exclusive(text) says who sees '
+    'the name.';

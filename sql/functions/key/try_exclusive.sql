@@ -48,5 +48,5 @@ end;
 $$;
 
 comment on function lock.try_exclusive(text, interval) is
-    'As lock.try_exclusive(bigint, interval), for lock.key(name). lock.locked_keys shows the name '
-    'once a transaction has waited for it.';
+    'As lock.try_exclusive(bigint, interval), for lock.key(name). lock.exclusive(text) says '
+    'who sees the name.';

@@ -41,5 +41,5 @@ end;
 $$;
 
 comment on function lock.try_shared(text, interval) is
-    'As lock.try_shared(bigint, interval), for lock.key(name). lock.locked_keys shows the name '
-    'once a transaction has waited for it.';
+    'As lock.try_shared(bigint, interval), for lock.key(name). lock.exclusive(text) says '
+    'who sees the name.';

@@ -1,10 +1,9 @@
 -- unlock forgets what is kept of a key, when the transaction commits. The lock itself ends with the
 -- transaction.
 --
--- It never waits. On both engines it needs what an exclusive holder has, so what others rely on
--- stays: a row that is locked, or a name that another holder may be writing down. On the row engine
--- a waiter may find the row gone. It inserts the row again and goes on waiting for that one: see
--- hold_row.
+-- It never waits. On both engines it needs what an exclusive holder has, so a row that others have
+-- locked stays. A waiter may find the row gone. It inserts the row again and goes on waiting for
+-- that one: see hold_row. The advisory engine keeps nothing.
 create or replace function lock.unlock(
     key  bigint
 )
@@ -19,17 +18,7 @@ declare
 begin
     if lock_internal.is_advisory() then
         perform lock_internal.check_primary();
-        if not pg_try_advisory_xact_lock(lock.advisory_key(wanted)) then
-            return false;
-        end if;
-        delete from lock.key_name
-        where (key_name.key, key_name.ts) in (
-            select forgotten.key, forgotten.ts
-            from lock.key_name as forgotten
-            where forgotten.key = wanted
-            for update skip locked
-        );
-        return true;
+        return pg_try_advisory_xact_lock(lock.advisory_key(wanted));
     end if;
     delete from lock.locked_keys
     where locked_keys.key in (
@@ -50,12 +39,12 @@ $$;
 
 comment on function lock.unlock(bigint) is
     'Forgets a key; the exclusive holder calls it. Returns true when nothing of the key is kept '
-    'after this transaction''s commit: neither the row of lock.locked_keys on the row engine, nor '
-    'the recorded name on the advisory engine. Returns false when another transaction holds the '
+    'after this transaction''s commit. That is its row of lock.locked_keys on the row engine; the '
+    'advisory engine keeps nothing of any key. Returns false when another transaction holds the '
     'key, and on the row engine when the key is not known. Before PostgreSQL 17 a sharer gets '
     'false, too, while another transaction waits for the key. The lock itself ends with the '
     'transaction, not here; calling unlock takes it exclusively until then. It never waits. '
-    'Errors: 22004 null, 22023 bad name, 25006 read-only.';
+    'Errors: 22004 null, 22023 bad name, 25006 on a standby (row engine: read-only).';
 
 create or replace function lock.unlock(
     name  text

@@ -1,8 +1,7 @@
--- vacuum forgets what is kept of every key that nobody holds.
+-- vacuum forgets what is kept of every key that nobody holds: on the advisory engine nothing is.
 --
 -- It never waits, and never touches exclusion. It may forget a key that is taken at the very
--- moment. On the advisory engine that key then has no name until somebody waits for it again. On
--- the row engine its taker finds the row gone and inserts it again.
+-- moment. Its taker finds the row gone and inserts it again.
 create or replace function lock.vacuum()
 returns bigint
 language plpgsql
@@ -16,20 +15,7 @@ declare
 begin
     perform lock_internal.check_primary();
     if lock_internal.is_advisory() then
-        with idle as materialized (
-            select key_name.key, key_name.ts
-            from lock.key_name
-            where key_name.key not in (select locked_keys.key from lock.locked_keys)
-            for update of key_name skip locked
-        ),
-        gone as (
-            delete from lock.key_name
-            using idle
-            where (key_name.key, key_name.ts) = (idle.key, idle.ts)
-            returning key_name.key
-        )
-        select count(distinct gone.key) into forgotten from gone;
-        return forgotten;
+        return 0;
     end if;
     with idle as materialized (
         select locked_keys.key
@@ -55,8 +41,9 @@ end;
 $$;
 
 comment on function lock.vacuum() is
-    'Forgets every key that nobody holds or waits for, and returns how many. These are rows of '
-    'lock.locked_keys on the row engine, and recorded names on the advisory engine. It never '
-    'waits and never frees a lock. Run it from cron when keys come and go by the thousand, and '
-    'not at all for a fixed set of keys. Errors: 25006 read-only, 40001 under REPEATABLE READ '
-    'when something changed since the snapshot.';
+    'Forgets every key that nobody holds or waits for, and returns how many: rows of '
+    'lock.locked_keys on the row engine. The advisory engine keeps nothing of a key, and it '
+    'returns 0 there. It never waits and never frees a lock. On the row engine run it from cron '
+    'when keys come and go by the thousand, and not at all for a fixed set of keys. Errors: 25006 '
+    'on a standby (row engine: read-only), 40001 under REPEATABLE READ when something changed '
+    'since the snapshot.';
