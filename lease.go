@@ -75,7 +75,8 @@ type LeaseOptions struct {
 	// connection. Default: 10 s.
 	CallTimeout time.Duration
 	// OnError is told of trouble that a waiter survives: at once, and while it lasts after pauses
-	// that grow to a minute. Default: slog's default logger.
+	// that grow to a minute. Lead also tells it how each term ended. Default: slog's default
+	// logger.
 	OnError func(ctx context.Context, err error)
 }
 
@@ -122,6 +123,49 @@ func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Du
 	}
 	return nil
 }
+
+// Lead runs fn whenever it holds a lease on name, until ctx ends. All candidates call it, and with
+// one permit (the default) fn runs in one of them at a time. It is WithLease with Wait, again and
+// again. What WithLease says of contention, renewal, time and transactions is true of each term.
+//
+// A term ends when fn returns, whatever it returns, or when the lease is lost: then fn's context
+// ends, and Lead waits for fn to return. OnError is told: fn's error, ErrLeaseLost joined with it,
+// or ErrTermEnded when fn returned nil. Lead pauses before it stands for the lease again, so that
+// another candidate has its chance. The pauses grow from a second to 30, and are short again after
+// a term that lasted longer than that. They are random, by half of their length.
+//
+// Lead returns ctx's error, wrapped, when ctx has ended and fn has returned. An error of fn's own
+// at that time goes to OnError. Lead also ends with an error of the database that no pause can
+// mend, such as bad arguments (22023) or missing rights (42501). A panic of fn releases the lease
+// and goes on.
+func Lead(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts *LeaseOptions) error {
+	h := newHeldLease(pool, name, ttl, opts)
+	defer h.leave()
+	pauses := wake.Pauses{Shortest: time.Second, Longest: longestRecess}
+	for {
+		if err := h.await(ctx); err != nil {
+			return fmt.Errorf("locks: lead %.60q: %w", name, err)
+		}
+		began := time.Now()
+		err := cmp.Or(h.run(ctx, fn), ErrTermEnded)
+		ended := ctx.Err()
+		if ended == nil || !errors.Is(err, ErrTermEnded) && !errors.Is(err, ended) {
+			h.OnError(ctx, fmt.Errorf("locks: lead %.60q with token %d: %w", name, h.lease.Token, err))
+		}
+		if time.Since(began) > longestRecess {
+			pauses.Over()
+		}
+		if err := pauses.Sleep(ctx); err != nil {
+			return fmt.Errorf("locks: lead %.60q: %w", name, err)
+		}
+	}
+}
+
+// ErrTermEnded is what OnError is told when the closure of Lead returned nil before its context
+// ended.
+var ErrTermEnded = errors.New("the closure has returned: the lease is released, and asked for again after a pause")
+
+const longestRecess = 30 * time.Second // of Lead, between two terms
 
 func newHeldLease(pool *pgxpool.Pool, name string, ttl time.Duration, opts *LeaseOptions) *heldLease {
 	h := &heldLease{pool: pool, ttl: ttl}

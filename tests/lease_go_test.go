@@ -448,6 +448,91 @@ func TestWithLeaseWait(t *testing.T) {
 	})
 }
 
+func TestLead(t *testing.T) {
+	t.Parallel()
+	t.Run("leads again after every end of a term, until its context ends", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		operator := db.New(openPool(t, e.owner, 1))
+		leading, stop := context.WithCancel(ctx)
+		defer stop()
+		var terms []locks.Lease
+		var told []error
+		var panicked any
+		lead := func(ctx context.Context, lease locks.Lease) error {
+			terms = append(terms, lease)
+			switch len(terms) {
+			case 1:
+				return nil
+			case 2:
+				return errLeaseWork
+			case 3:
+				_, err := operator.ForceReleaseLease(ctx, db.ForceReleaseLeaseParams{Name: "a", Token: lease.Token, Reason: "it hangs"})
+				must(t, err)
+				<-ctx.Done()
+				return context.Cause(ctx)
+			case 4:
+				panic(errLeaseWork)
+			}
+			stop()
+			<-ctx.Done()
+			return errLeaseWork
+		}
+		options := &locks.LeaseOptions{Owner: "me", OnError: func(_ context.Context, err error) { told = append(told, err) }}
+		func() {
+			defer func() { panicked = recover() }()
+			locks.Lead(leading, e.pool, "a", 3*time.Second, lead, options)
+		}()
+		if panicked != errLeaseWork || len(leaseHolders(t, e, "a")) != 0 {
+			t.Errorf("the panic became %v", panicked)
+		}
+		err := locks.Lead(leading, e.pool, "a", 3*time.Second, lead, options)
+		if !errors.Is(err, context.Canceled) || errors.Is(err, errLeaseWork) || errors.Is(err, locks.ErrLeaseLost) {
+			t.Errorf("Lead: %v", err)
+		}
+		want := []error{locks.ErrTermEnded, errLeaseWork, locks.ErrLeaseLost, errLeaseWork}
+		if len(told) != len(want) || len(terms) != 5 {
+			t.Fatalf("told %v in %d terms", told, len(terms))
+		}
+		for n, err := range want {
+			if !errors.Is(told[n], err) {
+				t.Errorf("told %v, and not %v", told[n], err)
+			}
+		}
+		for n := range terms[1:] {
+			if terms[n+1].Token <= terms[n].Token {
+				t.Errorf("tokens of the terms: %+v", terms)
+			}
+		}
+		if left := leaseHolders(t, e, "a"); len(left) != 0 {
+			t.Errorf("left behind: %+v", left)
+		}
+	})
+
+	t.Run("ends with an error that no pause mends", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		nothing := func(context.Context, locks.Lease) error { t.Error("called"); return nil }
+		wantCode(t, locks.Lead(ctx, e.pool, "", time.Hour, nothing, nil), "22023", "an empty name")
+		wantCode(t, locks.Lead(ctx, e.pool, "a", 0, nothing, nil), "22023", "no ttl")
+	})
+
+	t.Run("a clean stop is no error of its own", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		for _, outcome := range []error{nil, context.Canceled} {
+			leading, stop := context.WithCancel(ctx)
+			err := locks.Lead(leading, e.pool, "a", time.Hour, func(context.Context, locks.Lease) error {
+				stop()
+				return outcome
+			}, &locks.LeaseOptions{OnError: func(_ context.Context, err error) { t.Errorf("told of %v", err) }})
+			if err == nil || err.Error() != `locks: lead "a": context canceled` {
+				t.Errorf("Lead: %v", err)
+			}
+		}
+	})
+}
+
 // A leaseEvent is what a candidate writes to its standard output, one a line.
 type leaseEvent struct {
 	What  string
