@@ -53,6 +53,14 @@ test-targets:
 test-long: tools ## run the races ten times as long: make test-long (ROUNDS=10 HAMMER=2m)
 	cd tests && LOCKS_TEST_ROUNDS=$(or $(ROUNDS),10) LOCKS_HAMMER=$(or $(HAMMER),2m) go run ./cmd/targets -bin $(BIN) -only local -must
 
+# What exercises the Go code: loops, closures, connections.
+RACES := ^Test(Wake|Connection|WithLease|Lead|Dial|Errors?InGo|GrantsInGo|Task(Work|Extend|BlackHole|Processes)|RequestWork|(Key|Mutex|Throttle)Go)
+
+.PHONY: race
+race: ## run the Go tests with the race detector: make race (TESTS=regexp: these of tests/ alone)
+	cd tests && go test -race -count=1 -timeout 30m -run '$(or $(TESTS),$(RACES))' .
+	$(if $(TESTS),,for dir in lockstest console; do (cd $$dir && go test -race -count=1 ./...) || exit 1; done)
+
 .PHONY: test-pgbouncer
 test-pgbouncer: tools ## run the tests with their clients behind a pgbouncer that shares connections between transactions
 	cd tests && go run ./cmd/targets -bin $(BIN) -only pgbouncer -must
@@ -98,7 +106,7 @@ bench-calls: ## measure single calls against bare statements: make bench-calls K
 	cd tests && go run ./cmd/bench -kind '$(KIND)' $(ARGS)
 
 .PHONY: torture-failover
-torture-failover: $(BIN)/goose ## a primary vanishes without a word: is every loop back within 20 s? (needs root, and a machine that has nothing else to do)
+torture-failover: $(BIN)/goose ## a primary vanishes without a word: is every loop back within 12 s? (needs root, and a machine that has nothing else to do)
 	cd torture && LOCKS_GOOSE=$(BIN)/goose LOCKS_FAILOVER_BAR=1 go test -count=1 -v -run TestFailoverBar ./faults
 
 .PHONY: torture-load

@@ -10,13 +10,13 @@ import (
 // power cut. Make it DialFunc of a pgx.ConnConfig. By the system's defaults a call that waits for
 // its answer notices that after a quarter of an hour.
 //
-// Connecting takes at most 5 s. A silent peer is asked every 2 s, after 5 s, and is taken for dead
-// after three questions. On Linux that also happens when what was sent to it is not acknowledged
-// for 10 s (TCP_USER_TIMEOUT).
+// Connecting takes at most 2 s. A silent peer is asked every second, after 2 s, and is taken for
+// dead after three questions. On Linux that also happens when what was sent to it is not
+// acknowledged for 5 s (TCP_USER_TIMEOUT).
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{
-		Timeout:         5 * time.Second,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
+		Timeout:         2 * time.Second,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3},
 		Control:         limitUnacknowledged,
 	}
 	return dialer.DialContext(ctx, network, address)

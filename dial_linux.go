@@ -7,7 +7,7 @@ import (
 
 const (
 	tcpUserTimeout      = 18 // package syscall does not have it
-	unacknowledgedLimit = 10000
+	unacknowledgedLimit = 5000
 )
 
 func limitUnacknowledged(network, _ string, conn syscall.RawConn) error {

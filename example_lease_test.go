@@ -61,3 +61,23 @@ func ExampleLease_Assert() {
 	fmt.Println("lost:", errors.Is(err, locks.ErrLeaseLost))
 	// Output: lost: true
 }
+
+// A leader works until its context ends. When it has lost the lease, or has returned, it stands for
+// the lease again.
+func ExampleLead() {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	terms := 0
+	err := locks.Lead(ctx, pool, "reporting", 15*time.Second, func(ctx context.Context, lease locks.Lease) error {
+		if terms++; terms == 1 {
+			return errors.New("the printer is on fire")
+		}
+		stop() // Somebody ends the program.
+		<-ctx.Done()
+		return ctx.Err()
+	}, &locks.LeaseOptions{OnError: func(_ context.Context, err error) { fmt.Println(err) }})
+	fmt.Println(err)
+	// Output:
+	// locks: lead "reporting" with token 1: the printer is on fire
+	// locks: lead "reporting": context canceled
+}

@@ -74,9 +74,12 @@ func (h *heartbeat) beat(ctx context.Context) {
 	}
 }
 
+// longestRenewal is short, as others wait for the same few connections.
+const longestRenewal = 5 * time.Second
+
 // tryRenew gives up early enough for another try on another connection.
 func (h *heartbeat) tryRenew(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, h.ttl/4)
+	ctx, cancel := context.WithTimeout(ctx, min(h.ttl/4, longestRenewal))
 	defer cancel()
 	return h.renew(ctx)
 }

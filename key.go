@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks/internal/wake"
 )
 
 // A Key is what the closures of key locks take: a number, or a name of 1 to 1024 bytes. The number
@@ -130,9 +132,9 @@ func holdKey(ctx context.Context, pool *pgxpool.Pool, key reflect.Value, number,
 // a closureError.
 func hold(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, try bool, fn func(tx pgx.Tx) error) (held bool, err error) {
 	err = retry(ctx, func() error {
-		conn, err := acquire(ctx, pool)
+		conn, err := pool.Acquire(ctx)
 		if err != nil {
-			return err
+			return wake.NoConnection(pool, err)
 		}
 		defer conn.Release()
 		held = true

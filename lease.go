@@ -57,18 +57,27 @@ type LeaseOptions struct {
 	Owner string
 	// Permits is how many may hold the name at once, this lease included. Default: 1.
 	Permits int
-	// Wait makes WithLease wait until a permit is free or ctx ends. A lost connection ends the wait
-	// with its error. To go on, call WithLease again after a pause. Default: false, it returns
+	// Wait makes WithLease wait until a permit is free or ctx ends. Default: false, it returns
 	// ErrLeaseHeld at once.
 	//
-	// A waiter asks once when it comes, and when a lease on the name is released. It also asks when
-	// the lease that stood in its way should have run out, about once per ttl while that one is
-	// renewed. Releases are heard on one connection per process and pool, beside the pool's own.
-	// Where that is impossible, running out is enough.
+	// Those who wait in one process, for the same name and by the same pool, stand in line: the
+	// first one asks the database, with its own ttl and permits. It asks when its turn comes, and
+	// when a lease on the name is released. It also asks when the lease that stood in its way
+	// should have run out, about once per ttl while that one is renewed. Releases are heard on one
+	// connection per process and pool, beside the pool's own. Where that is impossible, running out
+	// is enough. Between processes there is no order.
+	//
+	// The wait survives the loss of connections, a server that is down and a login that is refused.
+	// It asks again after pauses that grow to 10 s. What is granted too late to be held is given
+	// back and asked for again.
 	Wait bool
 	// CallTimeout is of each call of a waiter. One that takes longer is made again, on another
 	// connection. Default: 10 s.
 	CallTimeout time.Duration
+	// OnError is told of trouble that a waiter survives: at once, and while it lasts after pauses
+	// that grow to a minute. Lead also tells it how each term ended. Default: slog's default
+	// logger.
+	OnError func(ctx context.Context, err error)
 }
 
 // WithLease runs fn while it holds a lease on name, and releases it when fn returns or panics. When
@@ -88,9 +97,10 @@ type LeaseOptions struct {
 // clock of the database decides, to the microsecond. A ttl of less than some round trips cannot be
 // held.
 //
-// Transaction: none is open while fn runs. Each acquiring, renewing and releasing is one of its own
-// on the pool, so fn must leave a connection. fn calls Lease.Assert in each transaction that writes
-// what the lease protects. It does not release the lease itself: that is taken for a loss.
+// Transaction: none is open while fn runs. Each acquiring, renewing and releasing is one of its
+// own. To renew and release there are connections beside the pool's, two at most per process and
+// pool, so fn may use up the pool. fn calls Lease.Assert in each transaction that writes what the
+// lease protects. It does not release the lease itself: that is taken for a loss.
 //
 // Errors: fn's own error comes back as it is. When the lease was lost before fn returned, it is
 // joined with ErrLeaseLost. errors.Is finds both, and ErrLeaseHeld. Bad arguments are a
@@ -99,28 +109,13 @@ type LeaseOptions struct {
 // ends with its ttl, and that is no error. When ctx ends or the connection breaks while acquiring,
 // a lease may have been granted that nobody knows of. It ends with its ttl, too.
 func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts *LeaseOptions) error {
-	options := LeaseOptions{}
-	if opts != nil {
-		options = *opts
-	}
-	if options.Owner == "" {
-		options.Owner = processName()
-	}
-	if options.Permits == 0 {
-		options.Permits = 1
-	}
-	h := &heldLease{
-		queries: db.New(pool),
-		timeout: cmp.Or(options.CallTimeout, defaultCallTimeout),
-		ttl:     ttl,
-		lease:   Lease{Name: name, Owner: options.Owner},
-		permits: int32(min(max(options.Permits, -1), 1<<31-1)),
-	}
+	h := newHeldLease(pool, name, ttl, opts)
+	defer h.leave()
 	acquire := h.acquire
-	if options.Wait {
+	if h.Wait {
 		acquire = h.await
 	}
-	err := acquire(ctx, pool)
+	err := acquire(ctx)
 	if err == nil {
 		err = h.run(ctx, fn)
 	}
@@ -128,6 +123,65 @@ func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Du
 		return blame(err, "locks: hold lease %.60q", name)
 	}
 	return nil
+}
+
+// Lead runs fn whenever it holds a lease on name, until ctx ends. All candidates call it, and with
+// one permit (the default) fn runs in one of them at a time. It is WithLease with Wait, again and
+// again. What WithLease says of contention, renewal, time and transactions is true of each term.
+//
+// A term ends when fn returns, whatever it returns, or when the lease is lost: then fn's context
+// ends, and Lead waits for fn to return. OnError is told: fn's error, ErrLeaseLost joined with it,
+// or ErrTermEnded when fn returned nil. Lead pauses before it stands for the lease again, so that
+// another candidate has its chance. The pauses grow from a second to 30, and are short again after
+// a term that lasted longer than that. They are random, by half of their length.
+//
+// Lead returns ctx's error, wrapped, when ctx has ended and fn has returned. An error of fn's own
+// at that time goes to OnError. Lead also ends with an error of the database that no pause can
+// mend, such as bad arguments (22023) or missing rights (42501). A panic of fn releases the lease
+// and goes on.
+func Lead(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts *LeaseOptions) error {
+	h := newHeldLease(pool, name, ttl, opts)
+	defer h.leave()
+	pauses := wake.Pauses{Shortest: time.Second, Longest: longestRecess}
+	for {
+		if err := h.await(ctx); err != nil {
+			return fmt.Errorf("locks: lead %.60q: %w", name, err)
+		}
+		began := time.Now()
+		err := cmp.Or(h.run(ctx, fn), ErrTermEnded)
+		ended := ctx.Err()
+		if ended == nil || !errors.Is(err, ErrTermEnded) && !errors.Is(err, ended) {
+			h.OnError(ctx, fmt.Errorf("locks: lead %.60q with token %d: %w", name, h.lease.Token, err))
+		}
+		if time.Since(began) > longestRecess {
+			pauses.Over()
+		}
+		if err := pauses.Sleep(ctx); err != nil {
+			return fmt.Errorf("locks: lead %.60q: %w", name, err)
+		}
+	}
+}
+
+// ErrTermEnded is what OnError is told when the closure of Lead returned nil before its context
+// ended.
+var ErrTermEnded = errors.New("the closure has returned: the lease is released, and asked for again after a pause")
+
+const longestRecess = 30 * time.Second // of Lead, between two terms
+
+func newHeldLease(pool *pgxpool.Pool, name string, ttl time.Duration, opts *LeaseOptions) *heldLease {
+	h := &heldLease{pool: pool, ttl: ttl}
+	h.own, h.leave = wake.UseOwn(pool)
+	if opts != nil {
+		h.LeaseOptions = *opts
+	}
+	h.Owner, h.Permits = cmp.Or(h.Owner, processName()), cmp.Or(h.Permits, 1)
+	h.CallTimeout = cmp.Or(h.CallTimeout, defaultCallTimeout)
+	if h.OnError == nil {
+		h.OnError = warn
+	}
+	h.lease = Lease{Name: name, Owner: h.Owner}
+	h.permits = int32(min(max(h.Permits, -1), 1<<31-1))
+	return h
 }
 
 func processName() string {
@@ -139,64 +193,88 @@ func processName() string {
 }
 
 type heldLease struct {
-	queries *db.Queries
+	LeaseOptions
+	pool    *pgxpool.Pool
+	own     *wake.Own
+	leave   func() // own
 	ttl     time.Duration
 	lease   Lease
 	permits int32
-	timeout time.Duration // of a waiter's call
 
 	deadline time.Time // when fn must have stopped
 }
 
-// until is the deadline of a lease that was asked for at a time.
-func (h *heldLease) until(asked time.Time) time.Time {
-	return heldUntil(asked, h.ttl)
+// ask makes a call that may grant the lease. Its time counts from when there is a connection for
+// it.
+func (h *heldLease) ask(ctx context.Context, call func(*db.Queries) error) error {
+	return retry(ctx, func() error {
+		return wake.Call(ctx, h.pool, func(q *db.Queries) error {
+			h.deadline = heldUntil(time.Now(), h.ttl)
+			return call(q)
+		})
+	})
 }
 
-func (h *heldLease) acquire(ctx context.Context, pool *pgxpool.Pool) error {
-	once := func(q *db.Queries) error {
-		asked := time.Now()
+func (h *heldLease) acquire(ctx context.Context) error {
+	return h.ask(ctx, func(q *db.Queries) error {
 		row, err := q.AcquireLease(ctx, db.AcquireLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
 		if errors.Is(err, pgx.ErrNoRows) {
 			return ErrLeaseHeld
 		}
-		h.lease.Token, h.deadline = row.Token, h.until(asked)
+		h.lease.Token = row.Token
 		return err
-	}
-	return retry(ctx, func() error { return onPool(ctx, pool, once) })
+	})
 }
 
 // await listens before it asks for the first time, so that no release is missed in between.
-func (h *heldLease) await(ctx context.Context, pool *pgxpool.Pool) error {
-	news, stop, err := wake.Subscribe(ctx, pool, wake.Leases, h.lease.Name)
+func (h *heldLease) await(ctx context.Context) error {
+	news, stop, err := wake.Subscribe(ctx, h.pool, wake.Leases, h.lease.Name)
 	if err != nil {
 		return err
 	}
 	defer stop()
+	turn, leave := wake.Enter(h.pool, h.lease.Name)
+	defer leave()
+	select {
+	case <-turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-news: // It was for those who were before.
+	default:
+	}
+	trouble := wake.Complaint{Tell: func(err error) {
+		h.OnError(ctx, fmt.Errorf("locks: wait for lease %.60q: %w", h.lease.Name, err))
+	}}
+	pauses := wake.Pauses{Shortest: 10 * time.Millisecond, Longest: 10 * time.Second}
 	for {
-		var answer db.LeaseHolder
-		calling, cancel := context.WithTimeout(ctx, h.timeout)
-		once := func(q *db.Queries) (err error) {
-			h.deadline = h.until(time.Now())
-			answer, err = q.AwaitLease(calling, db.AwaitLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
+		answer, err := h.asWaiter(ctx)
+		late := err == nil && answer.Token != 0 && !time.Now().Before(h.deadline)
+		switch {
+		case err == nil && answer.Token != 0 && !late:
+			h.lease.Token = answer.Token
+			return nil
+		case late:
+			err = fmt.Errorf("it was granted too late to be held: %w", ErrLeaseLost)
+			h.lease.Token = answer.Token
+			h.release(ctx)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !wake.Transient(err):
 			return err
+		case errors.Is(err, context.DeadlineExceeded):
+			wake.Weed(h.pool) // The network may be gone, and then what is idle in the pool is no better.
 		}
-		err := retry(calling, func() error { return onPool(calling, pool, once) })
-		late := err != nil && calling.Err() != nil && ctx.Err() == nil
-		cancel()
-		if late {
-			if pool.Stat().IdleConns() > 0 {
-				pool.Reset() // The network may be gone, and then what is idle in the pool is no better.
+		if err != nil {
+			trouble.About(err)
+			if err := pauses.Sleep(ctx); err != nil {
+				return err
 			}
 			continue
 		}
-		if err != nil {
-			return err
-		}
-		if answer.Token != 0 {
-			h.lease.Token = answer.Token
-			return nil
-		}
+		trouble.Over()
+		pauses.Over()
 		// A little later than the lease's end: by then its holder has renewed it three times, and
 		// not two, so that a waiter asks once per ttl; and waiters do not come all at once.
 		grace := min(answer.ExpiresIn/20, time.Second/2)
@@ -212,9 +290,23 @@ func (h *heldLease) await(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 }
 
+func (h *heldLease) asWaiter(ctx context.Context) (answer db.LeaseHolder, err error) {
+	ctx, cancel := context.WithTimeout(ctx, h.CallTimeout)
+	defer cancel()
+	err = h.ask(ctx, func(q *db.Queries) (err error) {
+		answer, err = q.AwaitLease(ctx, db.AwaitLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
+		return err
+	})
+	return answer, err
+}
+
 func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) error) (err error) {
-	leased, stop := startHeartbeat(ctx, h.deadline, h.ttl, ErrLeaseLost, func(ctx context.Context) (bool, error) {
-		return h.queries.RenewLease(ctx, db.RenewLeaseParams{Name: h.lease.Name, Token: h.lease.Token, Ttl: h.ttl})
+	leased, stop := startHeartbeat(ctx, h.deadline, h.ttl, ErrLeaseLost, func(ctx context.Context) (renewed bool, err error) {
+		err = h.own.Call(ctx, func(q *db.Queries) (err error) {
+			renewed, err = q.RenewLease(ctx, db.RenewLeaseParams{Name: h.lease.Name, Token: h.lease.Token, Ttl: h.ttl})
+			return err
+		})
+		return renewed, err
 	})
 	defer func() {
 		lost := stop()
@@ -237,9 +329,11 @@ func (h *heldLease) release(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(max(h.ttl, time.Second), 5*time.Second))
 	defer cancel()
 	released := false
-	err := retry(ctx, func() (err error) {
-		released, err = h.queries.ReleaseLease(ctx, db.ReleaseLeaseParams{Name: h.lease.Name, Token: h.lease.Token})
-		return err
+	err := retry(ctx, func() error {
+		return h.own.Call(ctx, func(q *db.Queries) (err error) {
+			released, err = q.ReleaseLease(ctx, db.ReleaseLeaseParams{Name: h.lease.Name, Token: h.lease.Token})
+			return err
+		})
 	})
 	return released || err != nil
 }

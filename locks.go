@@ -8,9 +8,6 @@ import (
 	"io/fs"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/seed4787c507/locks/db"
 )
 
 //go:embed sql/schema/*.sql
@@ -42,27 +39,6 @@ var (
 	// errEnded is for a closure that ends it all the same, in SQL.
 	errEnded = errors.New("the closure ended the transaction itself")
 )
-
-// acquire takes a connection of the pool. Who gets none has waited for no lock, and the error says
-// so, and how many are in use.
-func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		stat := pool.Stat()
-		return nil, fmt.Errorf("no connection of the pool, %d of %d are in use: %w", stat.AcquiredConns(), stat.MaxConns(), err)
-	}
-	return conn, nil
-}
-
-// onPool makes a call on a connection that acquire takes.
-func onPool(ctx context.Context, pool *pgxpool.Pool, call func(*db.Queries) error) error {
-	conn, err := acquire(ctx, pool)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	return call(db.New(conn))
-}
 
 // A closureError is what a closure returned: it comes back to the caller as it is.
 type closureError struct{ error }

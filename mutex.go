@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/internal/wake"
 )
 
 // A Mutex is a durable flag per task: acquired stays acquired until released, even when its holder
@@ -79,7 +80,7 @@ func ask(ctx context.Context, conn db.DBTX, verb, id string, call func(*db.Queri
 		return err
 	}
 	if pool, whole := conn.(*pgxpool.Pool); whole {
-		err = retry(ctx, func() error { return onPool(ctx, pool, once) })
+		err = retry(ctx, func() error { return wake.Call(ctx, pool, once) })
 	} else {
 		err = once(db.New(conn))
 	}

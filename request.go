@@ -83,8 +83,8 @@ type RequestOptions struct {
 // A worker that finds nothing asks no more questions until it is notified, the next retry of its
 // own is due, or Poll has passed. It survives the loss of its connections. A commit whose outcome
 // is unknown, because the connection broke or CallTimeout passed, has happened or not: the batch is
-// settled, or found again. Errors that would not go away by themselves, such as missing rights
-// (42501), end the worker.
+// settled, or found again. A login that is refused is told to OnError and tried again. Errors that
+// would not go away by themselves, such as missing rights (42501), end the worker.
 func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string, handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, opts *RequestOptions) error {
 	w := &requestWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue), handle: handle}
 	if opts != nil {
@@ -216,7 +216,7 @@ func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
 	acquiring, cancel := context.WithTimeout(ctx, w.CallTimeout)
 	defer cancel()
 	c = &capture{process: newProcess()}
-	if c.conn, err = w.pool.Acquire(acquiring); err != nil {
+	if c.conn, err = wake.Acquire(acquiring, w.pool); err != nil {
 		return nil, err
 	}
 	// A turn ends by itself when nothing is found behind the line. Under steady load it ends once a
@@ -255,7 +255,7 @@ func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
 
 // leave ends a transaction that is not committed, and gives the connection back.
 func (w *requestWorker) leave(c *capture) {
-	defer c.conn.Release()
+	defer wake.Release(w.pool, c.conn)
 	if c.conn.Conn().PgConn().TxStatus() != 'I' { // a commit in a pipeline is none of tx's
 		calling, cancel := w.end.call(w.CallTimeout)
 		defer cancel()

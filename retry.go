@@ -3,7 +3,6 @@ package locks
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -29,15 +28,14 @@ func IsRetryable(err error) bool {
 // often enough, or ctx ends. The pauses grow twofold and are random, so that two callers that met
 // do not meet again.
 func retry(ctx context.Context, attempt func() error) error {
-	pause := shortestPause
+	pauses := wake.Pauses{Shortest: shortestPause, Longest: longestPause}
 	for n := 0; ; n++ {
 		err := attempt()
 		if n == retries || !IsRetryable(err) {
 			return err
 		}
-		if ended := wake.Sleep(ctx, pause/2+rand.N(pause)); ended != nil {
+		if ended := pauses.Sleep(ctx); ended != nil {
 			return errors.Join(ended, err)
 		}
-		pause = min(2*pause, longestPause)
 	}
 }

@@ -123,7 +123,7 @@ type TaskOptions struct {
 	// handler's context ends before the attempt can be another's, with the cause ErrTaskLost. That
 	// is when extending fails until a tenth of the timeout is left, or when somebody else has
 	// settled the task. Then what the handler returns counts only if nobody has taken the task
-	// over. Extending uses the pool: handlers must leave a connection. Default: false.
+	// over. Extending uses none of the pool's connections. Default: false.
 	Extend bool
 
 	// ShortestPause is after the first try that failed; twice as long each time, with jitter.
@@ -148,8 +148,8 @@ type TaskOptions struct {
 
 // WorkTasks captures tasks of a queue ("": "default"), calls work for each, up to Concurrency at
 // once, and settles them. It goes on until ctx ends, and returns ctx's error then, wrapped. It also
-// ends with an error that no pause can mend, such as missing rights (42501). Run it in as many
-// processes as there should be.
+// ends with an error that no pause can mend, such as missing rights (42501). A refused login is
+// told to OnError and tried again. Run it in as many processes as there should be.
 //
 // What work returns settles the task:
 //
@@ -177,7 +177,8 @@ type TaskOptions struct {
 // meanwhile. A task that comes alone takes three to six calls. With nothing to do a worker sleeps
 // without a query. It wakes when a task is created, when one falls due or times out by what it knew
 // when it went to sleep, or when Poll has passed.
-// All loops of a process and pool share one listening connection, beside the pool's own.
+// All loops of a process and pool share one listening connection, beside the pool's own. While they
+// extend they share one or two more.
 func WorkTasks(ctx context.Context, pool *pgxpool.Pool, queueID string, work func(ctx context.Context, task db.Task) error, opts *TaskOptions) error {
 	w := newTaskWorker(pool, queueID, opts)
 	w.size = cmp.Or(w.Concurrency, 10)
@@ -197,7 +198,8 @@ func WorkTaskBatches(ctx context.Context, pool *pgxpool.Pool, queueID string, wo
 
 type taskWorker struct {
 	TaskOptions
-	q       *db.Queries
+	pool    *pgxpool.Pool
+	own     *wake.Own
 	queueID string
 	size    int  // of what is in work at most
 	batches bool // work gets all that one call captured, and the next when it has returned
@@ -241,7 +243,7 @@ const (
 )
 
 func newTaskWorker(pool *pgxpool.Pool, queueID string, opts *TaskOptions) *taskWorker {
-	w := &taskWorker{q: db.New(pool), queueID: cmp.Or(queueID, defaultQueue), stir: make(chan struct{}, 1)}
+	w := &taskWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue), stir: make(chan struct{}, 1)}
 	if opts != nil {
 		w.TaskOptions = *opts
 	}
@@ -264,7 +266,9 @@ func newTaskWorker(pool *pgxpool.Pool, queueID string, opts *TaskOptions) *taskW
 
 // run works until Watch ends, and then sees to what is in work or not settled.
 func (w *taskWorker) run(ctx context.Context, pool *pgxpool.Pool) error {
-	w.end = newGraceful(ctx, w.Grace)
+	own, leave := wake.UseOwn(pool)
+	defer leave()
+	w.own, w.end = own, newGraceful(ctx, w.Grace)
 	defer w.end.end()
 	err := fmt.Errorf("%d tasks at once", w.size)
 	if w.size > 0 {
@@ -407,7 +411,11 @@ func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures
 			params.Delays, params.Messages = append(params.Delays, f.delay), append(params.Messages, f.message)
 		}
 	}
-	tasks, err := w.q.SettleAndCapture(ctx, params)
+	var tasks []db.Task
+	err := wake.Call(ctx, w.pool, func(q *db.Queries) (err error) {
+		tasks, err = q.SettleAndCapture(ctx, params)
+		return err
+	})
 	if err == nil {
 		w.mu.Lock()
 		w.finished = w.finished[len(finished):]
@@ -425,7 +433,11 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 	calling, cancel := context.WithTimeout(ctx, w.CallTimeout)
 	defer cancel()
 	w.asked = time.Now()
-	due, err := w.q.NextTaskIn(calling, db.NextTaskInParams{QueueID: w.queueID, Statuses: w.Statuses})
+	var due []time.Duration
+	err := wake.Call(calling, w.pool, func(q *db.Queries) (err error) {
+		due, err = q.NextTaskIn(calling, db.NextTaskInParams{QueueID: w.queueID, Statuses: w.Statuses})
+		return err
+	})
 	w.took = time.Since(w.asked)
 	if err != nil || len(due) == 0 {
 		return 0, err
@@ -483,8 +495,12 @@ func (w *taskWorker) extend(tasks []db.Task, asked time.Time) (ctx context.Conte
 		if !w.Extend || task.Timeout == nil {
 			continue
 		}
-		ctx, stops[n] = startHeartbeat(ctx, heldUntil(asked, *task.Timeout), *task.Timeout, ErrTaskLost, func(ctx context.Context) (bool, error) {
-			return w.q.ExtendTask(ctx, db.ExtendTaskParams{ID: task.ID, Attempt: task.Attempt, Timeout: *task.Timeout, QueueID: task.QueueID})
+		ctx, stops[n] = startHeartbeat(ctx, heldUntil(asked, *task.Timeout), *task.Timeout, ErrTaskLost, func(ctx context.Context) (extended bool, err error) {
+			err = w.own.Call(ctx, func(q *db.Queries) (err error) {
+				extended, err = q.ExtendTask(ctx, db.ExtendTaskParams{ID: task.ID, Attempt: task.Attempt, Timeout: *task.Timeout, QueueID: task.QueueID})
+				return err
+			})
+			return extended, err
 		})
 	}
 	return ctx, func() []bool {

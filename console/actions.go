@@ -120,6 +120,8 @@ func (h *handler) act(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *handler) do(ctx context.Context, a action, args []any) error {
+	ctx, cancel := context.WithTimeout(ctx, deed)
+	defer cancel()
 	return pgx.BeginTxFunc(ctx, h.Actions, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "set local lock_timeout = '5s'"); err != nil {
 			return err

@@ -298,6 +298,16 @@ func TestBrowserRefresh(t *testing.T) {
 	if !strings.Contains(shown(t, ctx), "third") {
 		t.Error("the page went away")
 	}
+	// So is one that never comes, and the reader sees that wherever the page stands.
+	run(t, ctx, chromedp.Navigate(s.url+"/mutexes"), chromedp.WaitReady("#refresh button"))
+	eval[bool](t, ctx, `
+		AbortSignal.timeout = (n) => { window.patience = n; const c = new AbortController(); window.lose = () => c.abort(); return c.signal; };
+		window.fetch = (_, o) => new Promise((_, no) => o.signal.addEventListener("abort", () => no(o.signal.reason)));
+		window.tick(); window.patience < 10000 && (window.lose(), true)`)
+	until(t, ctx, `document.getElementById("refresh").textContent.includes("what you see is old")`)
+	if top := eval[float64](t, ctx, `document.querySelector("#refresh .bad").getBoundingClientRect().top`); top != 0 {
+		t.Errorf("the warning is %v from the top", top)
+	}
 	// A form is not taken away from who fills it in.
 	acting := open(t, "", true)
 	run(t, ctx, chromedp.Navigate(acting.url+"/act?do=release-mutex&id=x"), chromedp.WaitVisible("#reason"))

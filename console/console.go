@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -34,10 +33,12 @@ type Options struct {
 }
 
 // Handler shows the locks of the database that pool is connected to. Whoever reaches it may look: put it behind what your service proves
-// people by. Each page is one read-only transaction of at most five seconds. What a page cannot have is an HTTP status from 400 on with
-// the server's message; contention holds up only an action, and for at most five seconds. It starts nothing in the background.
+// people by. A page is read in at most five seconds, also when nobody answers: in one read-only transaction, and the first page asks
+// lock.check() in a second one. What a page cannot have is an HTTP status from 400 on with the server's message. On the first page that
+// is said in the place of the one section that took too long, or that somebody's lock on a table holds up. An action waits for locks for
+// at most five seconds, and for answers ten. Handler starts nothing in the background.
 func Handler(pool *pgxpool.Pool, options *Options) http.Handler {
-	h := &handler{pool: pool}
+	h := &handler{pool: pool, checking: make(chan struct{}, 1)}
 	if options != nil {
 		h.Options = *options
 	}
@@ -59,7 +60,7 @@ type handler struct {
 	Options
 	pool *pgxpool.Pool
 
-	checking sync.Mutex
+	checking chan struct{} // has one who asks lock.check()
 	checked  time.Time
 	findings []map[string]any
 }
@@ -80,6 +81,7 @@ func harden(next http.Handler) http.Handler {
 type failure struct {
 	status     int
 	text, hint string
+	late       bool // what it is about took too long; the rest of the page may do better
 }
 
 func (f failure) Error() string { return f.text }
@@ -99,9 +101,11 @@ func explain(err error) failure {
 		case "3F000", "42P01", "42883":
 			f.status, f.hint = http.StatusServiceUnavailable, "Is this the right database, and are its migrations as new as the console?"
 		case "57014", "55P03":
-			f.status = http.StatusServiceUnavailable
+			f.status, f.late = http.StatusServiceUnavailable, true
 		}
 		return f
+	case errors.Is(err, context.DeadlineExceeded):
+		return failure{status: http.StatusServiceUnavailable, text: "The database has not answered in time.", late: true}
 	}
 	return failure{status: http.StatusServiceUnavailable, text: "The database cannot be reached: " + err.Error()}
 }
@@ -117,15 +121,15 @@ type page struct {
 	Failed   *failure
 	Done     bool
 
-	h        *handler
-	Path     string
-	Now      time.Time
-	q        string
-	findings []map[string]any // for the first page
+	h    *handler
+	Path string
+	Now  time.Time
+	q    string
 }
 
 type section struct {
 	Heading, Note string
+	Failed        *failure
 	Tree          []*node
 	Table         *table
 	Facts         []fact
@@ -170,32 +174,72 @@ type view struct {
 	query url.Values
 }
 
+const (
+	patience = 5 * time.Second // with the database, for a page
+	deed     = 2 * patience    // for an action, which may wait for locks as long as a page may take
+)
+
 func (h *handler) serve(w http.ResponseWriter, r *http.Request, show func(*view) error) {
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
 	p := h.page(r)
-	if r.URL.Path == "/" {
-		var err error
-		if p.findings, err = h.check(r.Context()); err != nil {
-			h.fail(w, r, explain(err))
-			return
-		}
+	v := &view{page: p, ctx: ctx, query: r.URL.Query()}
+	err := h.read(v, show)
+	if err == nil && p.Path == "/" {
+		err = v.last()
 	}
-	err := pgx.BeginTxFunc(r.Context(), h.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		// What is read lies in an index: without one the planner may think that a small table is read faster from end to end.
-		for _, set := range []string{"statement_timeout = '5s'", "jit = off", "enable_seqscan = off", "enable_bitmapscan = off"} {
-			if _, err := tx.Exec(r.Context(), "set local "+set); err != nil {
-				return err
-			}
-		}
-		if err := tx.QueryRow(r.Context(), "select clock_timestamp()").Scan(&p.Now); err != nil {
-			return err
-		}
-		return show(&view{page: p, ctx: r.Context(), tx: tx, query: r.URL.Query()})
-	})
 	if err != nil {
 		h.fail(w, r, explain(err))
 		return
 	}
 	h.render(w, p, http.StatusOK)
+}
+
+// read shows a page in one transaction.
+func (h *handler) read(v *view, show func(*view) error) error {
+	tx, err := h.pool.BeginTx(v.ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(v.ctx)
+	// What is read lies in an index: without one the planner may think that a small table is read faster from end to end.
+	for _, set := range []string{"statement_timeout = '4s'", "lock_timeout = '1s'", "jit = off", "enable_seqscan = off", "enable_bitmapscan = off"} {
+		if _, err := tx.Exec(v.ctx, "set local "+set); err != nil {
+			return err
+		}
+	}
+	if err := tx.QueryRow(v.ctx, "select clock_timestamp()").Scan(&v.Now); err != nil {
+		return err
+	}
+	v.tx = tx
+	return show(v)
+}
+
+// part adds a part of the page that may take too long for itself: then that is said in its place.
+func (v *view) part(heading string, look func(*view) error) error {
+	shown := len(v.Sections)
+	err := pgx.BeginFunc(v.ctx, v.tx, func(tx pgx.Tx) error {
+		part := *v
+		part.tx = tx
+		return look(&part)
+	})
+	return v.without(heading, shown, err)
+}
+
+// without takes back what was shown of a part that took too long.
+func (v *view) without(heading string, shown int, err error) error {
+	if err == nil {
+		return nil
+	}
+	if v.ctx.Err() != nil {
+		err = v.ctx.Err() // and the connection is closed
+	}
+	f := explain(err)
+	if !f.late {
+		return err
+	}
+	v.Sections = append(v.Sections[:shown], section{Heading: heading, Failed: &f})
+	return nil
 }
 
 func (h *handler) page(r *http.Request) *page {

@@ -7,6 +7,7 @@ import (
 	"html"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -14,10 +15,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/lockstest"
@@ -605,6 +608,120 @@ func TestOneConnection(t *testing.T) {
 		})
 	}
 	wait.Wait()
+}
+
+// DDL that keeps a table to itself: who does that comes first, and what can be read is shown.
+func TestLockedTable(t *testing.T) {
+	t.Parallel()
+	s := open(t, "", false)
+	s.trouble()
+	root := s.blocked("customer:42")
+	ddl, err := s.owner.Begin(ctx)
+	must(t, err)
+	defer ddl.Rollback(ctx)
+	_, err = ddl.Exec(ctx, "lock table lock.task in access exclusive mode")
+	must(t, err)
+	began := time.Now()
+	page := plain(s.get("/", http.StatusOK))
+	if took := time.Since(began); took > 2*patience {
+		t.Errorf("it took %v", took)
+	}
+	last := -1
+	for _, text := range []string{fmt.Sprintf("Session %d", root), "waits for key customer:42", "Tables that are locked", "task holds AccessExclusiveLock " + fmt.Sprint(ddl.Conn().PgConn().PID()),
+		"lock table lock.task", "host-7", "Queues The database says: canceling statement due to lock timeout"} {
+		at := strings.Index(page, text)
+		if at <= last {
+			t.Errorf("%q is not behind the others:\n%s", text, page)
+		}
+		last = at
+	}
+	if strings.Contains(page, "Nothing is wrong") {
+		t.Error("nothing is wrong")
+	}
+	must(t, ddl.Rollback(ctx))
+	if page := plain(s.get("/", http.StatusOK)); strings.Contains(page, "Tables that are locked") || strings.Contains(page, "lock timeout") {
+		t.Error(page)
+	}
+}
+
+// A silence is a proxy before the server that can swallow what passes.
+type silence struct {
+	listener net.Listener
+	silent   atomic.Bool
+}
+
+func hush(t *testing.T, pool *pgxpool.Pool) (*silence, *pgxpool.Pool) {
+	t.Helper()
+	config := pool.Config()
+	network, address := pgconn.NetworkAddress(config.ConnConfig.Host, config.ConnConfig.Port)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	q := &silence{listener: listener}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			behind, err := net.Dial(network, address)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			for _, way := range [][2]net.Conn{{client, behind}, {behind, client}} {
+				go func() {
+					defer way[1].Close()
+					buffer := make([]byte, 1<<16)
+					for {
+						n, err := way[0].Read(buffer)
+						if err != nil {
+							return
+						}
+						if !q.silent.Load() {
+							way[1].Write(buffer[:n])
+						}
+					}
+				}()
+			}
+		}
+	}()
+	t.Cleanup(func() { listener.Close() })
+	config.MaxConns, config.MinConns, config.MinIdleConns = 4, 0, 0
+	config.ConnConfig.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"127.0.0.1"}, nil }
+	config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())
+	}
+	through, err := pgxpool.NewWithConfig(ctx, config)
+	must(t, err)
+	t.Cleanup(through.Close)
+	return q, through
+}
+
+// The network swallows everything: a page and an action say so, soon.
+func TestDeadNetwork(t *testing.T) {
+	t.Parallel()
+	s := open(t, "", false)
+	q, pool := hush(t, s.reader)
+	actions, acting := hush(t, s.owner)
+	server := httptest.NewServer(Handler(pool, &Options{Actions: acting, Operator: func(*http.Request) string { return "alice" }}))
+	t.Cleanup(server.Close)
+	dead := &site{t: t, owner: s.owner, url: server.URL}
+	dead.get("/", http.StatusOK)
+	dead.get("/mutexes", http.StatusOK)
+	q.silent.Store(true)
+	actions.silent.Store(true)
+	for _, path := range []string{"/", "/mutexes"} {
+		began := time.Now()
+		page := plain(dead.get(path, http.StatusServiceUnavailable))
+		if took := time.Since(began); took > 2*patience || !strings.Contains(page, "has not answered in time") {
+			t.Errorf("%s after %v: %s", path, took, page)
+		}
+	}
+	began := time.Now()
+	status, page := dead.post("/act?do=release-mutex", http.Header{}, url.Values{"id": {"a"}, "reason": {"b"}})
+	if took := time.Since(began); status != http.StatusServiceUnavailable || took > 2*deed || !strings.Contains(plain(page), "has not answered in time") {
+		t.Errorf("the action after %v: %d %s", took, status, plain(page))
+	}
 }
 
 // On the row engine less can be seen, and the pages say so.

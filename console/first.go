@@ -27,15 +27,65 @@ type node struct {
 	since  time.Time
 }
 
-// wrong is the first page: what is wrong, and nothing else.
+// wrong is the first page: what is wrong, and nothing else. Who is in the way comes first, as that may be why the rest cannot be read.
 func wrong(v *view) error {
 	v.Title = "What is wrong"
-	for _, look := range []func(*view) error{blockers, endangered, troubled, found} {
-		if err := look(v); err != nil {
+	if _, err := v.tx.Exec(v.ctx, "set local statement_timeout = '2s'"); err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		heading string
+		look    func(*view) error
+	}{{inTheWay, blockers}, {"Tables that are locked", lockers}, {"Leases", endangered}, {"Queues", troubled}} {
+		if err := v.part(part.heading, part.look); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// last is what the first page has from lock.check(). No transaction is open then: the pool may have one connection.
+func (v *view) last() error {
+	shown := len(v.Sections)
+	findings, err := v.h.check(v.ctx)
+	if err == nil {
+		v.found(findings)
+	}
+	if err := v.without(server, shown, err); err != nil {
+		return err
+	}
 	v.Healthy = !slices.ContainsFunc(v.Sections, func(s section) bool { return s.Heading != notices })
+	return nil
+}
+
+// lockers are the sessions that hold, or wait for, a lock on a whole table of schema lock that keeps others from writing or reading.
+func lockers(v *view) error {
+	found, err := v.rows(`
+		select class.relname::text as name, held.mode, held.granted, session.pid, session.usename::text as owner, session.application_name as application, session.state,
+			session.xact_start as since, array_to_string(pg_blocking_pids(held.pid), ' ') as blocked_by, left(session.query, 300) as query,
+			(select count(*) from pg_locks as waiter where waiter.database = held.database and waiter.relation = held.relation and not waiter.granted) as waiters
+		from pg_locks as held
+		join pg_class as class on class.oid = held.relation
+		join pg_namespace as namespace on namespace.oid = class.relnamespace and namespace.nspname = 'lock'
+		left join pg_stat_activity as session on session.pid = held.pid
+		where held.locktype = 'relation'
+		  and held.database = (select pg_database.oid from pg_database where pg_database.datname = current_database())
+		  and held.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+		order by held.granted desc, session.xact_start, held.pid, class.relname
+		limit 51`)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	t := &table{Columns: []string{"Table", "State", "Session", "Role", "Program", "Session is", "Transaction began", "Behind sessions", "Waiters", "What it runs"}}
+	for _, row := range found[:min(len(found), perPage)] {
+		cells := lists(row, "name", "granted", "pid", "owner", "application", "state", "since", "blocked_by", "waiters", "query")
+		cells[1] = cell{Text: "holds " + text(row["mode"]), Mark: "bad"}
+		if row["granted"] == false {
+			cells[1] = cell{Text: "waits for " + text(row["mode"]), Mark: "warn"}
+		}
+		t.Rows = append(t.Rows, cells)
+	}
+	v.add(section{Heading: "Tables that are locked", Table: t, Note: "Until these transactions end, others cannot write there, or (AccessExclusiveLock) not even read."})
 	return nil
 }
 
@@ -50,7 +100,7 @@ func blockers(v *view) error {
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	s := section{Heading: "Who is in the way"}
+	s := section{Heading: inTheWay}
 	if len(found) > 500 {
 		found, s.Note = found[:500], "These are the 500 that have waited longest."
 	}
@@ -374,18 +424,27 @@ func queuesPage(v *view) error {
 	return nil
 }
 
-const notices = "Good to know"
+const (
+	inTheWay = "Who is in the way"
+	server   = "The server"
+	notices  = "Good to know"
+)
 
 // check asks lock.check(), once a minute at most. No page holds a connection meanwhile: it might be the last one.
 func (h *handler) check(ctx context.Context) ([]map[string]any, error) {
-	h.checking.Lock()
-	defer h.checking.Unlock()
+	select {
+	case h.checking <- struct{}{}:
+		defer func() { <-h.checking }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	if time.Since(h.checked) < fresh {
 		return h.findings, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
 	err := pgx.BeginTxFunc(ctx, h.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "set local lock_timeout = '1s'"); err != nil {
+			return err
+		}
 		rows, err := tx.Query(ctx, `select severity, subject, finding, remedy from lock.check() order by array_position('{error,warning,notice}', severity), subject`)
 		if err == nil {
 			h.findings, err = pgx.CollectRows(rows, pgx.RowToMap)
@@ -399,9 +458,9 @@ func (h *handler) check(ctx context.Context) ([]map[string]any, error) {
 }
 
 // found shows what lock.check() said.
-func found(v *view) error {
+func (v *view) found(findings []map[string]any) {
 	serious, good := &table{Columns: []string{"Severity", "Subject", "Finding", "Remedy"}}, &table{Columns: []string{"Subject", "Finding", "Remedy"}}
-	for _, row := range v.findings {
+	for _, row := range findings {
 		if row["severity"] == "notice" {
 			good.Rows = append(good.Rows, lists(row, "subject", "finding", "remedy"))
 			continue
@@ -411,10 +470,9 @@ func found(v *view) error {
 		serious.Rows = append(serious.Rows, cells)
 	}
 	if len(serious.Rows) > 0 {
-		v.add(section{Heading: "The server", Note: "What lock.check() says, as the console's own session sees it.", Table: serious})
+		v.add(section{Heading: server, Note: "What lock.check() says, as the console's own session sees it.", Table: serious})
 	}
 	if len(good.Rows) > 0 {
 		v.add(section{Heading: notices, Table: good})
 	}
-	return nil
 }

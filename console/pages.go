@@ -802,7 +802,10 @@ func ledger(v *view) error {
 
 // ledgerOf shows what the ledger has of one thing, if anything.
 func (v *view) ledgerOf(kind, id string) error {
-	return v.ledgerWhere("What operators did", "forced_release.kind = $4::text and forced_release.id = $5::text", "", kind, id)
+	const heading = "What operators did"
+	return v.part(heading, func(v *view) error {
+		return v.ledgerWhere(heading, "forced_release.kind = $4::text and forced_release.id = $5::text", "", kind, id)
+	})
 }
 
 func (v *view) ledgerWhere(heading, where, none string, args ...any) error {

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,12 +98,18 @@ func fails(t *testing.T, text string, run func(t testing.TB)) {
 // other is a server that Pool does not know of.
 var other = sync.OnceValues(func() (*server.Server, error) { return server.Start(ctx, server.Options{}) })
 
+var runs atomic.Int64
+
+// fresh is a name that no other run of a test has: they share the other server.
+func fresh(name string) string { return fmt.Sprint(name, "_", runs.Add(1)) }
+
 // creator is the address of another server for a new role that may create databases and nothing
 // else.
-func creator(t *testing.T, role string) string {
+func creator(t *testing.T, name string) string {
 	t.Helper()
 	s, err := other()
 	must(t, err)
+	role := fresh(name)
 	conn := connect(t, s.URL("postgres", "postgres"))
 	_, err = conn.Exec(ctx, "create role "+role+" login createdb")
 	must(t, err)
@@ -377,7 +384,10 @@ func TestServerEnds(t *testing.T) {
 
 func TestTemplate(t *testing.T) {
 	t.Parallel()
-	url := creator(t, "template")
+	s, err := server.Start(ctx, server.Options{}) // its names are fixed
+	must(t, err)
+	t.Cleanup(func() { s.Stop() })
+	url := s.URL("postgres", "postgres")
 	create := func(conn *pgx.Conn, name string) error {
 		_, err := conn.Exec(ctx, "create database "+name)
 		return err

@@ -179,14 +179,15 @@ func TestOthersMayNot(t *testing.T) {
 	t.Parallel()
 	s, err := other()
 	must(t, err)
-	owner, stranger := s.URL("postgres", "postgres"), s.URL("stranger", "strange")
+	role, database := fresh("stranger"), fresh("strange")
+	owner, stranger := s.URL("postgres", "postgres"), s.URL(role, database)
 	conn := connect(t, owner)
-	for _, sql := range []string{"create role stranger login", "create database strange"} {
+	for _, sql := range []string{"create role " + role + " login", "create database " + database} {
 		_, err := conn.Exec(ctx, sql)
 		must(t, err)
 	}
-	must(t, migrate(ctx, within(owner, "strange")))
-	_, err = connect(t, within(owner, "strange")).Exec(ctx, "select lock.grant_to('stranger')")
+	must(t, migrate(ctx, within(owner, database)))
+	_, err = connect(t, within(owner, database)).Exec(ctx, "select lock.grant_to('"+role+"')")
 	must(t, err)
 	pool, err := pgxpool.New(ctx, stranger)
 	must(t, err)

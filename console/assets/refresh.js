@@ -2,10 +2,12 @@
 "use strict";
 (() => {
   const every = 5000;
+  const patience = 8000; // with the console, which gives the database 5 s
   const place = document.getElementById("refresh");
   if (!document.querySelector("main[data-live]")) return;
   const button = document.createElement("button");
   const state = document.createElement("span");
+  state.setAttribute("role", "status");
   place.append(button, " ", state);
   let stopped = false, timer = 0, busy = false;
   const say = () => { button.textContent = stopped ? "Refresh every 5 s" : "Stop refreshing"; };
@@ -16,7 +18,7 @@
     if (busy || stopped || document.hidden || selecting() || typing()) return;
     busy = true;
     try {
-      const answer = await fetch(location.href, { cache: "no-store" });
+      const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(patience) });
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       const next = fresh.querySelector("main[data-live]"), old = document.querySelector("main");
       if (!next) throw new Error("no page");
@@ -29,8 +31,9 @@
       if (inside) ([...old.querySelectorAll("a")].find((a) => a.getAttribute("href") === address) || old).focus({ preventScroll: true });
       document.querySelector("footer time").replaceWith(fresh.querySelector("footer time"));
       document.title = fresh.title;
-      state.textContent = "";
+      state.textContent = state.className = "";
     } catch {
+      state.className = "mark bad";
       state.textContent = "The console does not answer: what you see is old.";
     } finally {
       busy = false;

@@ -53,13 +53,13 @@ func main() {
 	}
 	defer pool.Close()
 	work := func(ctx context.Context, lease locks.Lease) error { return lead(ctx, pool, lease) }
-	options := &locks.LeaseOptions{Wait: true, Owner: os.Args[2]}
-	for ctx.Err() == nil {
-		err := locks.WithLease(ctx, pool, "leader", 15*time.Second, work, options)
-		log.Printf("leadership ended: %v", err)
-		select { // the database may be down
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
+	err = locks.Lead(ctx, pool, "leader", 15*time.Second, work, &locks.LeaseOptions{
+		Owner: os.Args[2],
+		OnError: func(_ context.Context, err error) {
+			log.Printf("leadership ended, or trouble: %v", err)
+		},
+	})
+	if ctx.Err() == nil {
+		log.Fatal(err) // such as missing rights
 	}
 }

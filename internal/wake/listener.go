@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"net"
 	"sync"
 	"time"
 
@@ -25,12 +26,12 @@ const (
 // have made it miss one, until the returned function is called. It returns once it listens, or could not for now: who needs to
 // be sure must look for itself from time to time.
 func Subscribe(ctx context.Context, pool *pgxpool.Pool, channel, payload string) (<-chan struct{}, func(), error) {
-	l := attach(pool, longestPoll)
+	l, leave := attach(pool, longestPoll)
 	topic := channel + " " + payload
 	wakes := l.subscribe(topic)
 	unsubscribe := func() {
 		l.unsubscribe(topic, wakes)
-		l.detach()
+		leave()
 	}
 	select {
 	case <-l.tried:
@@ -48,7 +49,6 @@ func Subscribe(ctx context.Context, pool *pgxpool.Pool, channel, payload string)
 // A listener is the one connection of a process and pool that listens. It lives as long as somebody is attached.
 type listener struct {
 	pool  *pgxpool.Pool
-	users int // guarded by listeners
 	stop  context.CancelFunc
 	ended chan struct{}
 	tried chan struct{} // closed when it listens, or could not
@@ -63,43 +63,29 @@ type listener struct {
 
 const longestPoll = 30 * time.Second
 
-var listeners = struct {
-	sync.Mutex
-	of map[*pgxpool.Pool]*listener
-}{of: map[*pgxpool.Pool]*listener{}}
+var listeners = shared[*pgxpool.Pool, *listener]{begin: newListener, end: (*listener).close}
 
-func attach(pool *pgxpool.Pool, poll time.Duration) *listener {
-	listeners.Lock()
-	defer listeners.Unlock()
-	l := listeners.of[pool]
-	if l == nil {
-		ctx, stop := context.WithCancel(context.Background())
-		l = &listener{
-			pool: pool, stop: stop, ended: make(chan struct{}), tried: make(chan struct{}), poll: poll,
-			subscriptions: map[string]map[chan struct{}]struct{}{},
-		}
-		listeners.of[pool] = l
-		go l.run(ctx)
+func newListener(pool *pgxpool.Pool) *listener {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &listener{
+		pool: pool, stop: stop, ended: make(chan struct{}), tried: make(chan struct{}), poll: longestPoll,
+		subscriptions: map[string]map[chan struct{}]struct{}{},
 	}
-	l.mu.Lock()
-	l.poll = min(l.poll, poll)
-	l.mu.Unlock()
-	l.users++
+	go l.run(ctx)
 	return l
 }
 
-func (l *listener) detach() {
-	listeners.Lock()
-	l.users--
-	last := l.users == 0
-	if last {
-		delete(listeners.of, l.pool)
-	}
-	listeners.Unlock()
-	if last {
-		l.stop()
-		<-l.ended
-	}
+func (l *listener) close() {
+	l.stop()
+	<-l.ended
+}
+
+func attach(pool *pgxpool.Pool, poll time.Duration) (l *listener, leave func()) {
+	l, leave = listeners.use(pool)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.poll = min(l.poll, poll)
+	return l, leave
 }
 
 // epoch numbers the connections on which notifications arrive; 0: they do not arrive now.
@@ -158,28 +144,24 @@ func (l *listener) run(ctx context.Context) {
 	defer close(l.ended)
 	tried := sync.OnceFunc(func() { close(l.tried) })
 	defer tried()
-	pause := 10 * shortestPause
+	pauses := Pauses{Shortest: 10 * shortestPause, Longest: 10 * longestPause}
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := l.listen(ctx, tried) // Others' errors are of no use to anybody: the workers poll until the next attempt.
+		l.listen(ctx, tried) // Its errors are of no use to anybody: the workers poll until the next attempt.
 		tried()
-		if errors.Is(err, errDeaf) { // The network is gone, and what is idle in the pool is no better.
-			l.pool.Reset()
-		}
 		if time.Since(began) > longestPause {
-			pause = 10 * shortestPause
+			pauses.Over()
 		}
-		if Sleep(ctx, pause) != nil {
+		if pauses.Sleep(ctx) != nil {
 			return
 		}
-		pause = min(2*pause, 10*longestPause)
 	}
 }
 
 var errDeaf = errors.New("the listening connection does not answer")
 
 // listen serves one connection until it fails. It does not come from the pool, which all workers may be using up.
-func (l *listener) listen(ctx context.Context, ready func()) error {
+func (l *listener) listen(ctx context.Context, ready func()) (err error) {
 	conn, err := l.connect(ctx)
 	if err != nil {
 		return err
@@ -190,15 +172,26 @@ func (l *listener) listen(ctx context.Context, ready func()) error {
 		conn.Close(closing)
 	}()
 	l.change(true, false)
-	defer l.change(false, false)
+	defer func() {
+		if lost := (net.Error)(nil); errors.Is(err, errDeaf) || errors.As(err, &lost) {
+			Weed(l.pool) // The network is gone, and what is idle in the pool is no better, which those who wake now would find out slowly.
+		}
+		l.change(false, false)
+	}()
 
 	// Behind a pooler that shares connections between transactions, LISTEN succeeds and nothing ever arrives. So a
 	// notification of our own, by way of the pool, has to arrive before anybody relies on others.
 	proof, proven, sent := rand.Text(), false, time.Now()
 	sending, cancel := context.WithTimeout(ctx, longestPause)
 	defer cancel()
-	if _, err := l.pool.Exec(sending, "select pg_notify($1, $2)", trial, proof); err != nil {
+	if sender, err := Acquire(sending, l.pool); err != nil {
 		return err
+	} else {
+		_, err := sender.Exec(sending, "select pg_notify($1, $2)", trial, proof)
+		Release(l.pool, sender)
+		if err != nil {
+			return err
+		}
 	}
 	awaited, patience := true, longestPause // Later, another on the connection itself shows from time to time that it lives.
 	for ; ; ready() {

@@ -50,7 +50,6 @@ const (
 	longestPause  = time.Second
 	callTimeout   = 10 * time.Second
 	answering     = 5 * time.Second // of a connection that lives
-	giveUp        = time.Second     // of clearing up after ctx has ended
 )
 
 // Watch calls look again and again while it finds work, sleeps otherwise until a producer of the queue notifies, and returns
@@ -81,10 +80,11 @@ func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opt
 	if opts.OnError == nil {
 		opts.OnError = func(error) {}
 	}
-	l := attach(pool, opts.Poll)
-	defer l.detach()
-	w := &worker{pool: pool, q: db.New(pool), channel: channel, queueID: queueID, name: rand.Text(), opts: opts, look: look}
-	w.trouble.tell = opts.OnError
+	l, leave := attach(pool, opts.Poll)
+	defer leave()
+	w := &worker{pool: pool, channel: channel, queueID: queueID, name: rand.Text(), opts: opts, look: look}
+	w.trouble.Tell = opts.OnError
+	w.pauses = Pauses{Shortest: shortestPause, Longest: longestPause}
 	w.listener, w.wakes = l, l.subscribe(channel+" "+queueID)
 	defer l.unsubscribe(channel+" "+queueID, w.wakes)
 	select {
@@ -97,26 +97,25 @@ func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opt
 
 type worker struct {
 	pool             *pgxpool.Pool
-	q                *db.Queries
 	listener         *listener
 	wakes            chan struct{}
 	channel, queueID string
 	name             string
 	opts             Options
 	look             Look
-	trouble          complaint
+	trouble          Complaint
 
 	listed   int           // the listener's epoch when this worker was listed as idle; 0: it is not listed
 	listedAt time.Time     // when that was
 	line     bool          // the list may hold a line of this worker, asked for or not: a call may fail after its commit
 	open     []int64       // transactions that may have missed the line
-	pause    time.Duration // between two questions about them
+	pauses   Pauses        // between two questions about them
 	passed   time.Duration // how soon to look again for what others seem to have in hand; 0: when Poll has passed
 }
 
 func (w *worker) run(ctx context.Context) error {
 	defer w.unlist(ctx)
-	pause, worked, again := shortestPause, time.Time{}, false
+	pauses, worked, again := Pauses{Shortest: shortestPause, Longest: longestPause}, time.Time{}, false
 	for {
 		// A notification from here on leads to another look; one from before is answered by this look.
 		for _, wakes := range []<-chan struct{}{w.wakes, w.opts.Stir} {
@@ -142,8 +141,8 @@ func (w *worker) run(ctx context.Context) error {
 			}
 			w.passed = 0
 			worked = time.Now()
-			pause = shortestPause
-			w.trouble.over()
+			pauses.Over()
+			w.trouble.Over()
 			continue
 		case epoch != 0 && w.listed != epoch && time.Since(worked) < w.opts.Linger:
 			if _, err := w.sleep(ctx, max(time.Since(worked), shortestBreak)); err != nil {
@@ -157,8 +156,8 @@ func (w *worker) run(ctx context.Context) error {
 		default:
 			var due time.Duration
 			if due, err = w.opts.Due(ctx); err == nil {
-				pause = shortestPause
-				w.trouble.over()
+				pauses.Over()
+				w.trouble.Over()
 				if err := w.idle(ctx, epoch, due); err != nil {
 					return err
 				}
@@ -171,14 +170,13 @@ func (w *worker) run(ctx context.Context) error {
 		if !Transient(err) {
 			return err
 		}
-		if errors.Is(err, context.DeadlineExceeded) && w.pool.Stat().IdleConns() > 0 {
-			w.pool.Reset() // The network may be gone, and then what is idle in the pool is no better.
+		if errors.Is(err, context.DeadlineExceeded) {
+			Weed(w.pool) // The network may be gone, and then what is idle in the pool is no better.
 		}
-		w.trouble.about(err)
-		if err := Sleep(ctx, pause); err != nil {
+		w.trouble.About(err)
+		if err := pauses.Sleep(ctx); err != nil {
 			return err
 		}
-		pause = min(2*pause, longestPause)
 	}
 }
 
@@ -187,15 +185,18 @@ func (w *worker) list(ctx context.Context, epoch int) error {
 	ctx, cancel := context.WithTimeout(ctx, w.opts.CallTimeout)
 	defer cancel()
 	w.listed, w.listedAt, w.line = 0, time.Now(), true
-	err := w.q.StartIdling(ctx, db.StartIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name, Lasting: 2*w.opts.Poll + longestPause})
+	err := Call(ctx, w.pool, func(q *db.Queries) (err error) {
+		err = q.StartIdling(ctx, db.StartIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name, Lasting: 2*w.opts.Poll + longestPause})
+		if err == nil {
+			w.open, err = q.OpenTransactions(ctx, nil)
+		}
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("lock.start_idling: %w", err)
+		return fmt.Errorf("list as idle: %w", err)
 	}
-	w.open, err = w.q.OpenTransactions(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("lock.open_transactions: %w", err)
-	}
-	w.listed, w.pause = epoch, shortestPause
+	w.listed = epoch
+	w.pauses.Over()
 	return nil
 }
 
@@ -207,7 +208,10 @@ func (w *worker) unlist(ctx context.Context) {
 	w.listed, w.line, w.open = 0, false, nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUp)
 	defer cancel()
-	w.q.StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name})
+	Call(ctx, w.pool, func(q *db.Queries) error {
+		_, err := q.StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name})
+		return err
+	})
 }
 
 // idle sleeps until there may be something to do. Who was notified of a request and did not get it comes back after pauses that grow
@@ -228,7 +232,7 @@ func (w *worker) idle(ctx context.Context, epoch int, due time.Duration) error {
 	for {
 		left := time.Until(end)
 		if len(w.open) > 0 {
-			left = min(left, w.pause)
+			left = min(left, w.pauses.Next())
 		}
 		woken, err := w.sleep(ctx, left)
 		if woken && w.channel == Requests {
@@ -240,18 +244,22 @@ func (w *worker) idle(ctx context.Context, epoch int, due time.Duration) error {
 			return err
 		}
 		calling, cancel := context.WithTimeout(ctx, w.opts.CallTimeout)
-		still, err := w.q.OpenTransactions(calling, w.open)
+		var still []int64
+		err = Call(calling, w.pool, func(q *db.Queries) (err error) {
+			still, err = q.OpenTransactions(calling, w.open)
+			return err
+		})
 		cancel()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err != nil {
-			w.trouble.about(fmt.Errorf("lock.open_transactions: %w", err))
+			w.trouble.About(fmt.Errorf("lock.open_transactions: %w", err))
 			w.listed = 0
 			return nil
 		}
 		gone := len(still) < len(w.open)
-		w.open, w.pause = still, min(2*w.pause, longestPause)
+		w.open = still
 		if gone || time.Until(end) <= 0 {
 			return nil
 		}

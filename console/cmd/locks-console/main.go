@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -32,6 +33,7 @@ var (
 	prefix       = flag.String("prefix", "", "the path that a proxy shows the console under, such as /locks")
 	users        = flag.String("users", "", "a file with a line name:password for each user, for basic auth; nobody else may read it")
 	userHeader   = flag.String("user-header", "", "the header that a proxy in front names the user in, such as X-Forwarded-User; nobody but the proxy may reach -listen")
+	hosts        = flag.String("hosts", "", "the names that browsers ask for the console by, separated by commas, such as locks.example; -user-header needs it, and loopback is always one")
 	allowActions = flag.Bool("allow-actions", false, "let users act, by LOCKS_CONSOLE_ACTIONS_URL; needs -users or -user-header")
 )
 
@@ -130,6 +132,8 @@ func authentication() (guard func(http.Handler) http.Handler, operator func(*htt
 			}
 			return name
 		}
+	case *userHeader != "" && *hosts == "":
+		return nil, nil, errors.New("-user-header: set -hosts to the names that the proxy is asked by, so that no other name leads here")
 	case *userHeader != "":
 		operator = func(r *http.Request) string {
 			if names := r.Header.Values(*userHeader); len(names) == 1 {
@@ -141,6 +145,9 @@ func authentication() (guard func(http.Handler) http.Handler, operator func(*htt
 		return sameHost, nil, nil
 	}
 	return func(next http.Handler) http.Handler {
+		if *userHeader != "" || *hosts != "" {
+			next = sameHost(next)
+		}
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if operator(r) == "" {
 				if *users != "" {
@@ -157,13 +164,15 @@ func authentication() (guard func(http.Handler) http.Handler, operator func(*htt
 // sameHost refuses what comes by a name that somebody else could have pointed here, so that no foreign page reads the console by the
 // reader's own browser.
 func sameHost(next http.Handler) http.Handler {
+	known := strings.FieldsFunc(strings.ToLower(*hosts), func(c rune) bool { return c == ',' || c == ' ' })
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
 		if name, _, err := net.SplitHostPort(host); err == nil {
 			host = name
 		}
-		if !isLoopback(strings.Trim(host, "[]")) {
-			http.Error(w, "Ask by 127.0.0.1 or localhost.", http.StatusMisdirectedRequest)
+		host = strings.ToLower(strings.Trim(host, "[]"))
+		if !isLoopback(host) && !slices.Contains(known, host) {
+			http.Error(w, "Ask by 127.0.0.1 or localhost, or by a name of -hosts.", http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -74,8 +74,42 @@ func TestUsers(t *testing.T) {
 	}
 }
 
+// A name that somebody else has pointed here leads nowhere.
+func TestHosts(t *testing.T) {
+	asked := func(what string, wanted map[string]int) {
+		t.Helper()
+		for host, want := range wanted {
+			got, _ := status(t, func(r *http.Request) {
+				r.Host = host
+				r.Header.Set("X-Forwarded-User", "alice")
+				r.SetBasicAuth("alice", "secret")
+			})
+			if got != want {
+				t.Errorf("%s, %q: %d, wanted %d", what, host, got, want)
+			}
+		}
+	}
+	set(t, hosts, "locks.example, Ops.example")
+	known := map[string]int{"locks.example": 200, "LOCKS.example:443": 200, "ops.example": 200, "localhost:8437": 200, "[::1]": 200,
+		"evil.example": 421, "locks.example.evil.example": 421, "": 421, "x.locks.example": 421}
+	asked("nobody known", known)
+	set(t, userHeader, "X-Forwarded-User")
+	asked("-user-header", known)
+	set(t, userHeader, "")
+	set(t, users, usersFile(t, "alice:secret\n", 0o600))
+	asked("-users", known)
+	set(t, hosts, "")
+	asked("-users without -hosts", map[string]int{"evil.example": 200, "localhost": 200})
+	set(t, users, "")
+	set(t, userHeader, "X-Forwarded-User")
+	if _, _, err := authentication(); err == nil || !strings.Contains(err.Error(), "-hosts") {
+		t.Errorf("-user-header without -hosts: %v", err)
+	}
+}
+
 func TestUserHeader(t *testing.T) {
 	set(t, userHeader, "X-Forwarded-User")
+	set(t, hosts, "locks.example")
 	for _, c := range []struct {
 		names []string
 		want  int
@@ -109,6 +143,8 @@ func TestRefusals(t *testing.T) {
 	set(t, allowActions, true)
 	refused("actions by nobody", "need to know who asks")
 	set(t, userHeader, "X-Forwarded-User")
+	refused("any host", "set -hosts")
+	set(t, hosts, "locks.example")
 	t.Setenv("LOCKS_CONSOLE_URL", "postgres://127.0.0.1/")
 	refused("no second address", "LOCKS_CONSOLE_ACTIONS_URL is not set")
 }
