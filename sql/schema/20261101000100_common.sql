@@ -310,7 +310,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     yugabyte   constant boolean := findings.version like '%-YB-%';
-    release    constant integer[] := regexp_match(findings.version, '-YB-(\d+)\.(\d+)')::integer[];
+    release    constant integer[] := regexp_match(findings.version, '-YB-([0-9]+)[.]([0-9]+)')::integer[];
     engine     constant text := lock.engine();
     isolation  constant text := current_setting('default_transaction_isolation');
     effective  text := isolation;
@@ -715,7 +715,7 @@ declare
     line  text := repeat(' ', first);
     word  text;
 begin
-    foreach word in array string_to_array(btrim(regexp_replace(paragraph, '\s+', ' ', 'g')), ' ') loop
+    foreach word in array string_to_array(btrim(regexp_replace(paragraph, '[[:space:]]+', ' ', 'g')), ' ') loop
         if btrim(line) <> '' and length(line) + 1 + length(word) > 80 then
             return next line;
             line := repeat(' ', others);
@@ -848,7 +848,7 @@ declare
     near    text;
 begin
     perform lock_internal.check_id(help.function, 'function');
-    wanted := regexp_replace(lower(btrim(help.function)), '^lock\.|\(.*$', '', 'g');
+    wanted := regexp_replace(lower(btrim(help.function)), '^lock[.]|[(].*$', '', 'g');
     return query select lock_internal.manual(wanted);
     if found then
         return;
@@ -1294,7 +1294,7 @@ begin
     end if;
     if version() not like '%-YB-%' and refuse_loss.relation like 'lock.%' then
         if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-            raise exception 'goose down counts what it would drop under READ COMMITTED: run it with PGOPTIONS=''-c default_transaction_isolation=read\ committed'''
+            raise exception E'goose down counts what it would drop under READ COMMITTED: run it with PGOPTIONS=\'-c default_transaction_isolation=read\\ committed\''
                 using errcode = 'active_sql_transaction',
                       hint = 'In a DSN the setting is options=-c%20default_transaction_isolation%3Dread%5C%20committed.';
         end if;
