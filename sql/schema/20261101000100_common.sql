@@ -1230,6 +1230,28 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/migration/keep_migration.sql
+-- +goose StatementBegin
+-- keep_migration leaves out a migration that is noted already, as when the data of another database
+-- are restored into one that has been migrated.
+create or replace function lock_internal.keep_migration()
+returns trigger
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform
+    from lock.migration
+    where migration.version = new.version;
+    if found then
+        return null;
+    end if;
+    return new;
+end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/migration/refuse_dependents.sql
 -- +goose StatementBegin
 -- refuse_dependents stops a migration that goes down when an application's view is built on a
@@ -1397,6 +1419,10 @@ $$;
 
 -- end of functions
 
+create or replace trigger migration_keep
+    before insert on lock.migration
+    for each row execute function lock_internal.keep_migration();
+
 -- The roles that had grants when the schema was last dropped have them again: see Down.
 -- +goose StatementBegin
 do $$
@@ -1454,6 +1480,16 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- +goose StatementBegin
+do $$
+begin
+    if to_regclass('lock.migration') is not null then
+        drop trigger if exists migration_keep on lock.migration;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 -- functions of common, migration, admin: written by make migration, not by hand
 
 -- gone: sql/functions/migration/start_migration.sql
@@ -1464,6 +1500,9 @@ drop function if exists lock_internal.refuse_loss(text, text, text);
 
 -- gone: sql/functions/migration/refuse_dependents.sql
 drop function if exists lock_internal.refuse_dependents(text[]);
+
+-- gone: sql/functions/migration/keep_migration.sql
+drop function if exists lock_internal.keep_migration();
 
 -- gone: sql/functions/migration/end_migration.sql
 drop function if exists lock_internal.end_migration(bigint, text);
