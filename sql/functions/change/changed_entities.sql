@@ -1,5 +1,5 @@
--- changed_entities returns the entities of a change, given their ids before and after it: both where
--- they differ. An impossible id stands for the table as a whole.
+-- changed_entities returns the entities of a change, given their ids before and after it: both
+-- where they differ. An impossible id stands for the table as a whole.
 --
 -- A query that has it takes it in as a part of its own: so it has no settings, and is nothing but
 -- an expression.

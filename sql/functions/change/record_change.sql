@@ -23,19 +23,18 @@ as $$
 declare
     changed  constant text := coalesce(pg_partition_root(tg_relid), tg_relid)::regclass;
     columns  constant text := lock_internal.recorded_columns(tg_relid);
-    image    constant text := format('select to_jsonb(image.*) from (select %s from (select ($1).*) as line) as image', columns);
     former   jsonb;
     latter   jsonb;
 begin
     if tg_op <> 'INSERT' and columns is null then
         former := to_jsonb(old);
     elsif tg_op <> 'INSERT' then
-        execute image into former using old;
+        execute format('select to_jsonb(image.*) from (select %s from (select ($1).*) as line) as image', columns) into former using old;
     end if;
     if tg_op <> 'DELETE' and columns is null then
         latter := to_jsonb(new);
     elsif tg_op <> 'DELETE' then
-        execute image into latter using new;
+        execute format('select to_jsonb(image.*) from (select %s from (select ($1).*) as line) as image', columns) into latter using new;
     end if;
     if not coalesce(latter, former) ? tg_argv[0] then
         perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
