@@ -141,10 +141,11 @@ func TestRestoreData(t *testing.T) {
 			answers(owner, 1, "select lock.drop_unused_leases('1 hour')::int")
 			for _, sql := range []string{
 				"select lock.acquire_lease('l', 'me', '1 hour')", "select lock.acquire_mutex('m', 'me')", "select lock.create_task('t')",
-				"select lock.enqueue('create', 'e')", "select lock.pause_queue('task', 'q', 'why')",
+				"select lock.enqueue('create', 'e')",
 			} {
 				app.exec(sql)
 			}
+			owner.exec("select lock.pause_queue('task', 'q', 'why')")
 			file := filepath.Join(t.TempDir(), "dump")
 			if out, err := exec.Command(dump, "-Fc", "-a", "-n", "lock", "-f", file, e.owner).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)

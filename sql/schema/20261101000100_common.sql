@@ -1230,6 +1230,29 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/migration/keep_grant.sql
+-- +goose StatementBegin
+-- keep_grant leaves out a role that is granted already, as when the data of another database are
+-- restored into one that has been migrated.
+create or replace function lock_internal.keep_grant()
+returns trigger
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform
+    from lock.granted_role
+    where granted_role.role = new.role
+      and granted_role.level = new.level;
+    if found then
+        return null;
+    end if;
+    return new;
+end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/migration/keep_migration.sql
 -- +goose StatementBegin
 -- keep_migration leaves out a migration that is noted already, as when the data of another database
@@ -1423,6 +1446,10 @@ create or replace trigger migration_keep
     before insert on lock.migration
     for each row execute function lock_internal.keep_migration();
 
+create or replace trigger granted_role_keep
+    before insert on lock.granted_role
+    for each row execute function lock_internal.keep_grant();
+
 -- The roles that had grants when the schema was last dropped have them again: see Down.
 -- +goose StatementBegin
 do $$
@@ -1486,6 +1513,9 @@ begin
     if to_regclass('lock.migration') is not null then
         drop trigger if exists migration_keep on lock.migration;
     end if;
+    if to_regclass('lock.granted_role') is not null then
+        drop trigger if exists granted_role_keep on lock.granted_role;
+    end if;
 end;
 $$;
 -- +goose StatementEnd
@@ -1503,6 +1533,9 @@ drop function if exists lock_internal.refuse_dependents(text[]);
 
 -- gone: sql/functions/migration/keep_migration.sql
 drop function if exists lock_internal.keep_migration();
+
+-- gone: sql/functions/migration/keep_grant.sql
+drop function if exists lock_internal.keep_grant();
 
 -- gone: sql/functions/migration/end_migration.sql
 drop function if exists lock_internal.end_migration(bigint, text);
