@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed4787c507/locks"
 	"github.com/seed4787c507/locks/db"
@@ -259,7 +262,7 @@ func TestChangeCheckers(t *testing.T) {
 	t.Run("catch changes that are lost", func(t *testing.T) {
 		t.Parallel()
 		eachTrigger(t, func(t *testing.T, e *env, s *session, partition string) {
-			mutate(t, e, "record_change", "perform lock_internal.record_images", "if random() < 0.1 then return null; end if; perform lock_internal.record_images")
+			mutate(t, e, "record_change", "perform lock_internal.record_image", "if random() < 0.1 then return null; end if; perform lock_internal.record_image")
 			mutate(t, e, "record_changes", "perform lock_internal.check_tracked", "if random() < 0.1 then return null; end if; perform lock_internal.check_tracked")
 			if verdict := changeFire(t, e, s, partition, false); !strings.HasPrefix(verdict, "committed, not seen") {
 				t.Errorf("verdict: %q", verdict)
@@ -427,4 +430,51 @@ func TestChangeSeventeenTables(t *testing.T) {
 		answers(s, int64(0), "select count(*) from lock.request where request_status <> 'complete' or payload -> 'new' ->> 'detail' = 'never'")
 		answers(s, int64(34), "select count(*) from lock.request_history('8', 'orders')")
 	})
+}
+
+// A table with a column of an enum takes no more memory than one without: its images are not gathered.
+func TestChangeMemory(t *testing.T) {
+	onlyPostgreSQL(t, "a row is recorded at a time there")
+	t.Parallel()
+	e := open(t, advisory)
+	s := e.sessionAs(t, e.super)
+	s.exec("create type mood as enum ('sad', 'glad')")
+	// peak is the most memory that a session of its own has had, in MB.
+	peak := func(kind, sql string) int {
+		config, err := pgx.ParseConfig(e.super)
+		must(t, err)
+		most := 0
+		config.OnNotice = func(_ *pgconn.PgConn, notice *pgconn.Notice) {
+			if found := regexp.MustCompile(`(\d+) kB max resident size`).FindStringSubmatch(notice.Detail); found != nil {
+				n, err := strconv.Atoi(found[1])
+				must(t, err)
+				most = max(most, n>>10)
+			}
+		}
+		conn, err := pgx.ConnectConfig(ctx, config)
+		must(t, err)
+		defer conn.Close(ctx)
+		for _, sql := range []string{"set log_statement_stats = on; set client_min_messages = log", strings.ReplaceAll(sql, "#", kind)} {
+			_, err = conn.Exec(ctx, sql)
+			must(t, err)
+		}
+		if most == 0 {
+			t.Skip("the server does not tell")
+		}
+		return most
+	}
+	for _, kind := range []string{"text", "mood"} {
+		s.exec("create table changed_" + kind + " (id bigint, body text, mood " + kind + ")")
+		s.exec("select lock.track_changes('changed_" + kind + "', 'id')")
+	}
+	for _, sql := range []string{
+		"insert into changed_# select n, repeat('x', 8000), 'sad' from generate_series(1, 4000) n",
+		"update changed_# set mood = 'glad'",
+		"delete from changed_#",
+	} {
+		if text, mood := peak("text", sql), peak("mood", sql); mood > text+60 {
+			t.Errorf("%s: %d MB, and %d MB with text", sql, mood, text)
+		}
+	}
+	answers(s, int64(24000), "select count(*) from lock.request")
 }

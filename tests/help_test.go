@@ -97,6 +97,22 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%d bytes come back", len(pg.Message)+len(pg.Hint))
 		}
 	})
+	t.Run("backslashes may mean what they meant in old days", func(t *testing.T) {
+		now, before := e.sessionAs(t, e.super), e.sessionAs(t, e.super)
+		before.exec("set standard_conforming_strings = off")
+		for _, sql := range []string{"lock.help()", "lock.help('lock.capture(1)')", "lock.check()"} {
+			sql = "select md5(coalesce(string_agg(line::text, ' '), '')) from " + sql + " line"
+			answers(before, get[string](now, sql), sql)
+		}
+		// A text with a backslash is written as E'', which is the same under both settings.
+		const plain = `select coalesce(string_agg(oid::regprocedure::text, ' '), '') from pg_proc
+			where pronamespace in ('lock'::regnamespace, 'lock_internal'::regnamespace) and strpos(regexp_replace(prosrc, $r$\mE'(\\.|''|[^'])*'$r$, '', 'g'), $r$\$r$) > 0`
+		owner := e.sessionAs(t, e.owner)
+		answers(owner, "", plain)
+		owner.exec(`create function lock_internal.planted() returns text language sql as $$ select '\s' $$`)
+		answers(owner, "lock_internal.planted()", plain)
+		owner.exec("drop function lock_internal.planted()")
+	})
 	t.Run("an outsider has no right to it", func(t *testing.T) {
 		outsider(t, e).fails("42501", "select lock.help()")
 	})

@@ -302,17 +302,3 @@ func TestClientLimits(t *testing.T) {
 		}
 	})
 }
-
-// PostgreSQL reports one of two timeouts that come together: the row engine's own, which it expects, may hide the client's. The mutated function
-// hides it always.
-func TestKeyHiddenTimeout(t *testing.T) {
-	t.Parallel()
-	onlyPostgreSQL(t, "nobody waits for a row there")
-	e := open(t, row)
-	mutate(t, e, "add_key", "'1ms'", "'1s'", "when lock_not_available then", "when lock_not_available or query_canceled then")
-	holder, s := e.session(t), e.sessionAs(t, e.app)
-	holder.exec("begin")
-	holder.exec("select lock.exclusive('new')")
-	s.exec("set statement_timeout = '50ms'")
-	s.fails("57014", "select lock.try_exclusive('new', '2 seconds')")
-}

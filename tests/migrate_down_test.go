@@ -134,6 +134,25 @@ func TestMigrateDownWaitsForWhatIsBeingAdded(t *testing.T) {
 	})
 }
 
+// Somebody who has read a table in an open transaction stops goose, and nobody else for long.
+func TestMigrateDownKeepsNobodyWaiting(t *testing.T) {
+	onlyPostgreSQL(t, "no table can be locked there")
+	t.Parallel()
+	e := open(t, advisory)
+	monitor, app := e.sessionAs(t, e.super), e.session(t)
+	monitor.exec("begin; select from lock.dead_letter")
+	done := make(chan error, 1)
+	go func() { done <- down(e.owner, 8) }()
+	eventually(t, "goose waits for the monitor", func() bool {
+		return get[bool](monitor, `select exists (select from pg_locks where relation = 'lock.task'::regclass and mode = 'AccessExclusiveLock' and not granted)`)
+	})
+	app.exec("set statement_timeout = '20 s'")
+	app.exec("select lock.create_task('a')")
+	if err := <-done; code(err) != "55P03" {
+		t.Errorf("got %v", err)
+	}
+}
+
 // The grants of a schema that goose drops are back when it makes the schema again.
 func TestMigrateDownKeepsGrants(t *testing.T) {
 	t.Parallel()

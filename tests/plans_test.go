@@ -157,12 +157,109 @@ var notPlanned = map[string]string{
 	"check": "rare, and dynamic SQL about what later migrations bring",
 }
 
+// trackedTables are those that roundCalls change.
+const trackedTables = `create table tracked (id integer primary key, x text);
+	create table tracked_rows (id integer primary key, x text) partition by range (id); create table tracked_part partition of tracked_rows default;
+	select lock.track_changes('tracked', 'id'), lock.track_changes('tracked_rows', 'id')`
+
 // crowdedTables makes the tables large.
 const crowdedTables = `select lock.create_mutex('m' || n), lock.create_timeout('m' || n, '1 h'), lock.acquire_time_slot('m' || n, '1 day'), lock.create_throttled_resource('m' || n, '1 h', 1 + n % 2),
 	lock.start_idling('lock_task', 'm' || n, 'w', '1 h'), lock.pause_queue('task', 'm' || n, 'why'), lock.create_task('m' || n, 'm' || n % 10),
 	lock.create_task('d' || n, 'm' || n % 10, status => 'done'), lock.enqueue('create', 'm' || n, queue_id => 'm' || n % 10), lock.enqueue('update', 'm' || n % 100, queue_id => 'm' || n % 10)
 	from generate_series(1, 2000) n;
 	select lock.acquire_lease('m' || n, 'me', '1 h') from generate_series(1, 2000) n`
+
+// readsAll says of functions why they may read a table from end to end.
+var readsAll = map[string]string{
+	"queue_sizes": "it counts", "manual": "it reads the catalogue", "drop_unused_leases": "it says so",
+}
+
+// planRows finds how many rows a node of a plan has read, and how many it has thrown away.
+var planRows = regexp.MustCompile(`Scan[^\n]*on (\w+)[^\n]*actual[^\n]*rows=(\d+)|Rows Removed by [ \w]+: (\d+)`)
+
+// planCaller finds the function that ran a statement.
+var planCaller = regexp.MustCompile(`function (?:lock|lock_internal)\.(\w+)\(`)
+
+// TestPlansKept looks for plans that a session made while tables were tiny, and that read all of them when they have grown.
+func TestPlansKept(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "auto_explain's output is another")
+	// readers are the functions that read many rows, with what they ran.
+	readers := func(t *testing.T, e *env) map[string]string {
+		t.Helper()
+		config, err := pgx.ParseConfig(e.super)
+		must(t, err)
+		found, plans := map[string]string{}, 0
+		config.OnNotice = func(_ *pgconn.PgConn, notice *pgconn.Notice) {
+			if !strings.Contains(notice.Message, "plan:") {
+				return
+			}
+			plans++
+			for _, node := range planRows.FindAllStringSubmatch(notice.Message, -1) {
+				caller := planCaller.FindStringSubmatch(notice.Where)
+				if n, _ := strconv.Atoi(node[2] + node[3]); n > 500 && caller != nil {
+					found[caller[1]] = notice.Message
+				}
+			}
+		}
+		conn, err := pgx.ConnectConfig(ctx, config)
+		must(t, err)
+		defer conn.Close(ctx)
+		if _, err := conn.Exec(ctx, "load 'auto_explain'"); err != nil {
+			t.Skipf("auto_explain is not installed: %v", err)
+		}
+		calls := func(round int) {
+			for _, group := range roundCalls {
+				for statement := range strings.SplitSeq(strings.ReplaceAll(group, "#", strconv.Itoa(round)), ";") {
+					if _, err := conn.Exec(ctx, statement); err != nil {
+						t.Fatalf("%s: %v", strings.TrimSpace(statement), err)
+					}
+				}
+			}
+		}
+		_, err = conn.Exec(ctx, trackedTables)
+		must(t, err)
+		_, err = conn.Exec(ctx, `do $$ declare place regclass; begin
+			for place in select oid from pg_class where relnamespace = 'lock'::regnamespace and relkind = 'r' loop
+				execute format('alter table %s set (autovacuum_enabled = off)', place); -- an analyze makes plans void
+			end loop;
+		end $$`)
+		must(t, err)
+		calls(1)
+		_, err = conn.Exec(ctx, "vacuum analyze")
+		must(t, err)
+		for round := range 7 {
+			calls(2 + round)
+		}
+		e.sessionAs(t, e.super).exec(crowdedTables)
+		_, err = conn.Exec(ctx, `set auto_explain.log_min_duration = 0; set auto_explain.log_nested_statements = on; set auto_explain.log_analyze = on;
+			set auto_explain.log_timing = off; set client_min_messages = log`)
+		must(t, err)
+		calls(9)
+		if plans < 500 {
+			t.Fatalf("only %d plans were seen", plans)
+		}
+		return found
+	}
+	for _, engine := range engines() {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			for function, text := range readers(t, open(t, engine)) {
+				if readsAll[function] == "" {
+					t.Errorf("%s: %s", function, text)
+				}
+			}
+		})
+	}
+	t.Run("catches a function without its setting", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		mutate(t, e, "acquire_mutex", " SET enable_seqscan TO 'off'\n", "")
+		if readers(t, e)["acquire_mutex"] == "" {
+			t.Fatal("not seen")
+		}
+	})
+}
 
 // TestPlanning looks for statements inside functions that a session goes on planning.
 func TestPlanning(t *testing.T) {
@@ -193,8 +290,7 @@ func TestPlanning(t *testing.T) {
 		e.admin = openPool(t, e.super, 1)
 		super := e.sessionAs(t, e.super)
 		super.exec("create extension pg_stat_statements")
-		super.exec("create table tracked (id integer primary key, x text); create table tracked_rows (id integer primary key, x text) partition by range (id); create table tracked_part partition of tracked_rows default")
-		super.exec("select lock.track_changes('tracked', 'id'), lock.track_changes('tracked_rows', 'id')")
+		super.exec(trackedTables)
 		return e
 	}
 	// late are the statements that later rounds of a session planned.

@@ -414,6 +414,21 @@ func TestQueueAwait(t *testing.T) {
 					}
 				}
 			})
+			t.Run("a clock that was set back keeps it from no sleep", func(t *testing.T) {
+				t.Parallel()
+				e := awaitAlone(t, open(t, advisory))
+				s, older := e.session(t), e.session(t)
+				older.exec("begin")
+				older.exec("select pg_current_xact_id()")
+				awaited(s, k.call)
+				_, err := e.admin.Exec(ctx, "update lock.idle_worker set since = since + interval '1 hour', until = until + interval '1 hour'")
+				must(t, err)
+				for range 3 {
+					if ids, sleep := awaited(s, k.call); ids != "" || sleep != time.Second {
+						t.Errorf("%q, and it sleeps for %v", ids, sleep)
+					}
+				}
+			})
 			t.Run("is woken by resume_queue, however it meets the look", func(t *testing.T) {
 				t.Parallel()
 				for _, silent := range []bool{false, true} {

@@ -125,3 +125,50 @@ func TestRestore(t *testing.T) {
 		}
 	}
 }
+
+// The data alone are restored into a database that has been migrated, once and again.
+func TestRestoreData(t *testing.T) {
+	onlyPostgreSQL(t, "it has tools of its own")
+	t.Parallel()
+	dump, restore := dumpTool(t, "pg_dump"), dumpTool(t, "pg_restore")
+	for _, engine := range engines() {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			e, copied := open(t, engine), open(t, engine)
+			app, owner := e.session(t), e.sessionAs(t, e.owner)
+			app.exec("select lock.release_lease('forgotten', (lock.acquire_lease('forgotten', 'me', '1 hour')).token) from generate_series(1, 5)")
+			owner.exec("update lock.lease_name set granted_at = granted_at - interval '1 day'")
+			answers(owner, 1, "select lock.drop_unused_leases('1 hour')::int")
+			for _, sql := range []string{
+				"select lock.acquire_lease('l', 'me', '1 hour')", "select lock.acquire_mutex('m', 'me')", "select lock.create_task('t')",
+				"select lock.enqueue('create', 'e')",
+			} {
+				app.exec(sql)
+			}
+			owner.exec("select lock.pause_queue('task', 'q', 'why')")
+			file := filepath.Join(t.TempDir(), "dump")
+			if out, err := exec.Command(dump, "-Fc", "-a", "-n", "lock", "-f", file, e.owner).CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			user, there := copied.session(t), copied.sessionAs(t, copied.owner)
+			data := func() {
+				if out, err := exec.Command(restore, "-d", copied.owner, "--exit-on-error", file).CombinedOutput(); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+			}
+			data()
+			answers(there, get[string](owner, "select string_agg(m::text, ' ') from lock.migration m"), "select string_agg(m::text, ' ') from lock.migration m")
+			answers(user, true, "select token > 5 from lock.acquire_lease('forgotten', 'me', '1 hour')")
+			answers(user, 0, "select count(*)::int from lock.acquire_lease('l', 'you', '1 hour')")
+			answers(user, false, "select lock.acquire_mutex('m', 'you')")
+			answers(user, "t", "select id from lock.capture(1)")
+			answers(there, "e", "select string_agg(entity_id, ' ') from lock.request where settled_at is null")
+			// The floor of a database that has forgotten more stays.
+			there.exec("update lock.lease_floor set token = 100")
+			there.exec("delete from lock.lease; delete from lock.lease_name; delete from lock.mutex; delete from lock.task; delete from lock.request; delete from lock.queue_pause")
+			data()
+			answers(user, int64(101), "select token from lock.acquire_lease('forgotten', 'me', '1 hour')")
+			must(t, migrate(copied.owner, 0))
+		})
+	}
+}

@@ -470,6 +470,28 @@ func TestWakeProtocol(t *testing.T) {
 		}
 		answers(e.sessionAs(t, e.super), "other", "select string_agg(worker, ' ') from lock.idle_worker")
 	})
+	t.Run("lines of others, and dead ones, cost a worker nothing", func(t *testing.T) {
+		t.Parallel()
+		e, _, worker := start(t)
+		admin(t, e, "analyze lock.idle_worker") // while it is small
+		worker.exec(idle)
+		for range 6 {
+			worker.exec(idle)
+		}
+		others := func(until string) {
+			admin(t, e, `insert into lock.idle_worker (channel, queue_id, worker, until)
+				select 'lock_task', 'other', 'w' || n, clock_timestamp() + interval '`+until+`' from generate_series(1, 20000) n`)
+		}
+		others("1 hour")
+		if n := buffers(worker, idle); n > 60 {
+			t.Errorf("%d buffers", n)
+		}
+		others("-1 day")
+		if n := buffers(worker, idle); n > 2000 { // a hundred lines are deleted
+			t.Errorf("%d buffers when there is much to forget", n)
+		}
+		answers(e.sessionAs(t, e.super), true, "select count(*) between 19000 and 20000 from lock.idle_worker where until < now()")
+	})
 	t.Run("shows the worker every transaction that may have missed it", func(t *testing.T) {
 		t.Parallel()
 		_, producer, worker := start(t)

@@ -310,7 +310,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     yugabyte   constant boolean := findings.version like '%-YB-%';
-    release    constant integer[] := regexp_match(findings.version, '-YB-(\d+)\.(\d+)')::integer[];
+    release    constant integer[] := regexp_match(findings.version, '-YB-([0-9]+)[.]([0-9]+)')::integer[];
     engine     constant text := lock.engine();
     isolation  constant text := current_setting('default_transaction_isolation');
     effective  text := isolation;
@@ -715,7 +715,7 @@ declare
     line  text := repeat(' ', first);
     word  text;
 begin
-    foreach word in array string_to_array(btrim(regexp_replace(paragraph, '\s+', ' ', 'g')), ' ') loop
+    foreach word in array string_to_array(btrim(regexp_replace(paragraph, '[[:space:]]+', ' ', 'g')), ' ') loop
         if btrim(line) <> '' and length(line) + 1 + length(word) > 80 then
             return next line;
             line := repeat(' ', others);
@@ -848,7 +848,7 @@ declare
     near    text;
 begin
     perform lock_internal.check_id(help.function, 'function');
-    wanted := regexp_replace(lower(btrim(help.function)), '^lock\.|\(.*$', '', 'g');
+    wanted := regexp_replace(lower(btrim(help.function)), '^lock[.]|[(].*$', '', 'g');
     return query select lock_internal.manual(wanted);
     if found then
         return;
@@ -1230,6 +1230,51 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/migration/keep_grant.sql
+-- +goose StatementBegin
+-- keep_grant leaves out a role that is granted already, as when the data of another database are
+-- restored into one that has been migrated.
+create or replace function lock_internal.keep_grant()
+returns trigger
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform
+    from lock.granted_role
+    where granted_role.role = new.role
+      and granted_role.level = new.level;
+    if found then
+        return null;
+    end if;
+    return new;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/migration/keep_migration.sql
+-- +goose StatementBegin
+-- keep_migration leaves out a migration that is noted already, as when the data of another database
+-- are restored into one that has been migrated.
+create or replace function lock_internal.keep_migration()
+returns trigger
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform
+    from lock.migration
+    where migration.version = new.version;
+    if found then
+        return null;
+    end if;
+    return new;
+end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/migration/refuse_dependents.sql
 -- +goose StatementBegin
 -- refuse_dependents stops a migration that goes down when an application's view is built on a
@@ -1294,7 +1339,7 @@ begin
     end if;
     if version() not like '%-YB-%' and refuse_loss.relation like 'lock.%' then
         if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-            raise exception 'goose down counts what it would drop under READ COMMITTED: run it with PGOPTIONS=''-c default_transaction_isolation=read\ committed'''
+            raise exception E'goose down counts what it would drop under READ COMMITTED: run it with PGOPTIONS=\'-c default_transaction_isolation=read\\ committed\''
                 using errcode = 'active_sql_transaction',
                       hint = 'In a DSN the setting is options=-c%20default_transaction_isolation%3Dread%5C%20committed.';
         end if;
@@ -1322,6 +1367,9 @@ $$;
 -- The goose CLI takes no lock. Two runs read the same list of pending migrations, and both apply
 -- it. The advisory lock makes them take turns, migration by migration, and every migration may be
 -- applied twice. Everybody who may connect can hold that lock, so the wait for it has an end.
+--
+-- A migration on its way down takes tables away, and whoever uses them then queues behind it. So it
+-- does not wait for long for the transaction that is in its way, unless lock_timeout says how long.
 --
 -- A migrator that is more than a migration behind would bring older functions back. A migrator that
 -- is not the owner would leave functions behind that run with its rights.
@@ -1371,6 +1419,9 @@ begin
                           hint = 'select pid from pg_locks where locktype = ''advisory'' and classid = 1819239275 says which. '
                               'Nothing was changed; run goose again.';
         end;
+        if start_migration.direction = 'down' and patience = '0' then
+            perform set_config('lock_timeout', '2s', true);
+        end if;
     end if;
 
     select coalesce(max(migration.version), 0) into latest from lock.migration;
@@ -1390,6 +1441,14 @@ $$;
 -- +goose StatementEnd
 
 -- end of functions
+
+create or replace trigger migration_keep
+    before insert on lock.migration
+    for each row execute function lock_internal.keep_migration();
+
+create or replace trigger granted_role_keep
+    before insert on lock.granted_role
+    for each row execute function lock_internal.keep_grant();
 
 -- The roles that had grants when the schema was last dropped have them again: see Down.
 -- +goose StatementBegin
@@ -1448,6 +1507,19 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- +goose StatementBegin
+do $$
+begin
+    if to_regclass('lock.migration') is not null then
+        drop trigger if exists migration_keep on lock.migration;
+    end if;
+    if to_regclass('lock.granted_role') is not null then
+        drop trigger if exists granted_role_keep on lock.granted_role;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 -- functions of common, migration, admin: written by make migration, not by hand
 
 -- gone: sql/functions/migration/start_migration.sql
@@ -1458,6 +1530,12 @@ drop function if exists lock_internal.refuse_loss(text, text, text);
 
 -- gone: sql/functions/migration/refuse_dependents.sql
 drop function if exists lock_internal.refuse_dependents(text[]);
+
+-- gone: sql/functions/migration/keep_migration.sql
+drop function if exists lock_internal.keep_migration();
+
+-- gone: sql/functions/migration/keep_grant.sql
+drop function if exists lock_internal.keep_grant();
 
 -- gone: sql/functions/migration/end_migration.sql
 drop function if exists lock_internal.end_migration(bigint, text);

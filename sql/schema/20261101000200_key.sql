@@ -23,6 +23,28 @@ create table if not exists lock.locked_keys (
 
 -- functions of key: written by make migration, not by hand
 
+-- file: sql/functions/key/advisory_key.sql
+-- +goose StatementBegin
+-- advisory_key maps a key to the advisory lock that stands for it, and back: it is its own inverse.
+--
+-- The constant is 'lock.key' in ASCII. It keeps keys away from a program's own advisory locks on
+-- small numbers.
+create or replace function lock.advisory_key(
+    key  bigint
+)
+returns bigint
+language sql
+immutable
+parallel safe
+as $$
+    select advisory_key.key operator(pg_catalog.#) 7813573190502540665;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.advisory_key(bigint) is
+    'The advisory lock that stands for a key. It is its own inverse: given an advisory lock of '
+    'pg_locks, it returns the key. Null for null.';
+
 -- file: sql/functions/key/add_key.sql
 -- +goose StatementBegin
 -- add_key makes sure that a key has a row to lock on the row engine; false when another
@@ -36,8 +58,10 @@ create table if not exists lock.locked_keys (
 -- keys are inserted inside the transaction: one that this transaction has forgotten, and any key
 -- under SERIALIZABLE. There the look for the row has locked its absence.
 --
--- PostgreSQL has no such writes. There the insert waits for the other's transaction, or with nowait
--- for 1 ms.
+-- PostgreSQL has no such writes. There whoever inserts a key has its advisory lock until the
+-- transaction ends, so the insert itself never waits. It looks for the row behind that lock: a row
+-- that is there may be one that somebody is about to delete. A try takes no lock_timeout: one that
+-- fires when a second wait follows is reported as a cancel (57014).
 create or replace function lock_internal.add_key(
     key     bigint,
     name    text,
@@ -62,50 +86,24 @@ begin
         on conflict do nothing;
         perform set_config('yb_disable_transactional_writes', previous, true);
         return true;
-    elsif not add_key.nowait then
-        insert into lock.locked_keys (key, name, ts)
-        values (add_key.key, add_key.name, clock_timestamp())
-        on conflict do nothing;
-        return true;
-    end if;
-
-    begin
-        previous := current_setting('lock_timeout');
-        perform set_config('lock_timeout', '1ms', true);
-        insert into lock.locked_keys (key, name, ts)
-        values (add_key.key, add_key.name, clock_timestamp())
-        on conflict do nothing;
-        perform set_config('lock_timeout', previous, true);
-        return true;
-    exception
-        when lock_not_available then
+    elsif current_setting('yb_disable_transactional_writes', true) is null then
+        if not add_key.nowait then
+            perform pg_advisory_xact_lock(lock.advisory_key(add_key.key));
+        elsif not pg_try_advisory_xact_lock(lock.advisory_key(add_key.key)) then
             return false;
-    end;
+        end if;
+        perform from lock.locked_keys where locked_keys.key = add_key.key;
+        if found then
+            return true;
+        end if;
+    end if;
+    insert into lock.locked_keys (key, name, ts)
+    values (add_key.key, add_key.name, clock_timestamp())
+    on conflict do nothing;
+    return true;
 end;
 $$;
 -- +goose StatementEnd
-
--- file: sql/functions/key/advisory_key.sql
--- +goose StatementBegin
--- advisory_key maps a key to the advisory lock that stands for it, and back: it is its own inverse.
---
--- The constant is 'lock.key' in ASCII. It keeps keys away from a program's own advisory locks on
--- small numbers.
-create or replace function lock.advisory_key(
-    key  bigint
-)
-returns bigint
-language sql
-immutable
-parallel safe
-as $$
-    select advisory_key.key operator(pg_catalog.#) 7813573190502540665;
-$$;
--- +goose StatementEnd
-
-comment on function lock.advisory_key(bigint) is
-    'The advisory lock that stands for a key. It is its own inverse: given an advisory lock of '
-    'pg_locks, it returns the key. Null for null.';
 
 -- file: sql/functions/key/key_of.sql
 -- +goose StatementBegin
@@ -166,7 +164,6 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
     deadline  constant timestamptz := clock_timestamp() + hold_row.wait;
-    overdue   constant timestamptz := clock_timestamp() + nullif(current_setting('statement_timeout')::interval, interval '0');
     absent    integer := 0;
 begin
     loop
@@ -188,12 +185,6 @@ begin
         then
             -- Another transaction has it.
             exit when clock_timestamp() >= deadline;
-            -- A statement_timeout that comes together with the lock_timeout of add_key is lost:
-            -- PostgreSQL reports one of them.
-            if clock_timestamp() >= overdue then
-                raise exception 'canceling statement due to statement timeout'
-                    using errcode = 'query_canceled';
-            end if;
             perform pg_sleep(least(0.01, extract(epoch from deadline - clock_timestamp())));
         else
             absent := absent + 1;
@@ -926,11 +917,11 @@ drop function if exists lock_internal.hold_row(bigint, text, boolean, interval);
 -- gone: sql/functions/key/key_of.sql
 drop function if exists lock_internal.key_of(bigint, text);
 
--- gone: sql/functions/key/advisory_key.sql
-drop function if exists lock.advisory_key(bigint);
-
 -- gone: sql/functions/key/add_key.sql
 drop function if exists lock_internal.add_key(bigint, text, boolean);
+
+-- gone: sql/functions/key/advisory_key.sql
+drop function if exists lock.advisory_key(bigint);
 
 -- end of functions
 

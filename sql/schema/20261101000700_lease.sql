@@ -618,6 +618,28 @@ comment on function lock.force_release_lease(text, bigint, text) is
     'REPEATABLE READ and SERIALIZABLE when the lease was renewed or lost, or a waiter marked it, '
     'after the snapshot, 25006 read-only.';
 
+-- file: sql/functions/lease/raise_floor.sql
+-- +goose StatementBegin
+-- raise_floor lets a second row of lock.lease_floor raise the first, as when the data of another
+-- database are restored into one that has been migrated.
+create or replace function lock_internal.raise_floor()
+returns trigger
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update lock.lease_floor
+    set token = greatest(lease_floor.token, new.token)
+    where lease_floor.only_row;
+    if found then
+        return null;
+    end if;
+    return new;
+end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/lease/release_lease.sql
 -- +goose StatementBegin
 -- release_lease gives a lease back before it ends; false when it had been lost already.
@@ -719,6 +741,10 @@ comment on function lock.renew_lease(text, bigint, interval) is
 
 -- end of functions
 
+create or replace trigger lease_floor_raise
+    before insert on lock.lease_floor
+    for each row execute function lock_internal.raise_floor();
+
 select lock_internal.end_migration(20261101000700, 'up');
 
 -- +goose Down
@@ -738,6 +764,16 @@ $$;
 select lock_internal.refuse_dependents('{lock.lease_holder, lock.lease_floor, lock.lease_name, lock.lease}');
 select lock_internal.refuse_loss('lock.lease', 'expires_at > clock_timestamp()', 'leases that are held');
 
+-- +goose StatementBegin
+do $$
+begin
+    if to_regclass('lock.lease_floor') is not null then
+        drop trigger if exists lease_floor_raise on lock.lease_floor;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 -- functions of lease: written by make migration, not by hand
 
 -- gone: sql/functions/lease/renew_lease.sql
@@ -745,6 +781,9 @@ drop function if exists lock.renew_lease(text, bigint, interval);
 
 -- gone: sql/functions/lease/release_lease.sql
 drop function if exists lock.release_lease(text, bigint);
+
+-- gone: sql/functions/lease/raise_floor.sql
+drop function if exists lock_internal.raise_floor();
 
 -- gone: sql/functions/lease/force_release_lease.sql
 drop function if exists lock.force_release_lease(text, bigint, text);

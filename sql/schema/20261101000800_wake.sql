@@ -26,6 +26,9 @@ create table if not exists lock.idle_worker (
     constraint idle_worker_pkey primary key (channel, queue_id, until, worker)
 );
 
+-- An index of the bare column could be taken for those looks.
+create index if not exists idle_worker_until_idx on lock.idle_worker ((until at time zone interval '0') asc);
+
 comment on table lock.idle_worker is
     'Workers that listen and have nothing to do. Producers of their queues notify them. Worth '
     'nothing after a crash.';
@@ -172,7 +175,8 @@ $$;
 -- Commit it at once.
 --
 -- Producers lock no line of the list, and workers only their own. A worker that goes on idling
--- deletes the lines of workers that died an hour ago. It skips lines that are locked.
+-- deletes lines of workers that died an hour ago: a hundred at most, so that nobody pays for the
+-- lines of others. It skips lines that are locked.
 create or replace function lock.start_idling(
     channel   text,
     queue_id  text,
@@ -185,9 +189,11 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
 as $$
 declare
     moment  constant timestamptz := clock_timestamp();
+    gone    lock.idle_worker;
 begin
     perform lock_internal.check_primary();
     perform lock_internal.check_id(start_idling.channel, 'channel');
@@ -211,13 +217,19 @@ begin
         on conflict on constraint idle_worker_pkey do nothing;
         return;
     end if;
-    delete from lock.idle_worker
-    where (idle_worker.channel, idle_worker.queue_id, idle_worker.until, idle_worker.worker) in (
-        select gone.channel, gone.queue_id, gone.until, gone.worker
-        from lock.idle_worker as gone
-        where gone.until < moment - interval '1 hour'
+    for gone in
+        select idle_worker.*
+        from lock.idle_worker
+        where lock_internal.utc(idle_worker.until) < lock_internal.utc(moment - interval '1 hour')
+        limit 100
         for update skip locked
-    );
+    loop
+        delete from lock.idle_worker
+        where idle_worker.channel = gone.channel
+          and idle_worker.queue_id = gone.queue_id
+          and idle_worker.worker = gone.worker
+          and idle_worker.until = gone.until;
+    end loop;
 end;
 $$;
 -- +goose StatementEnd
@@ -239,7 +251,8 @@ comment on function lock.start_idling(text, text, text, interval) is
 -- listed is the answer that lock_internal.begin_look gave before the look. due is the time until
 -- there is work that no producer announces. Zero or less means: there is work, and another open
 -- transaction holds it. Nobody can tell when that transaction ends, or one that may have missed the
--- line. So the pause grows with the time since the listing.
+-- line. So the pause grows with the time since the listing. A listing in the future was made
+-- before the clock was set back, and is taken for as old as it is ahead.
 create or replace function lock_internal.end_look(
     channel   text,
     queue_id  text,
@@ -294,7 +307,7 @@ begin
             return 0;
         end if;
     end if;
-    age := least(moment - line.since, interval '1 second');
+    age := least(greatest(moment - line.since, line.since - moment), interval '1 second');
     if end_look.due > interval '0' then
         pause := least(pause, end_look.due);
     elsif end_look.due is not null then
@@ -427,6 +440,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
@@ -586,6 +600,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 declare
     moment  constant timestamptz := clock_timestamp();

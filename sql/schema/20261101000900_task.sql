@@ -981,6 +981,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 begin
     perform lock_internal.check_id(extend_task.id, 'id');
@@ -1052,6 +1053,7 @@ language plpgsql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 begin
     perform lock_internal.check_id(get_task.id, 'id');
@@ -1251,6 +1253,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 begin
     perform lock_internal.check_id(retry_task.id, 'id');
@@ -1370,6 +1373,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 begin
     if (

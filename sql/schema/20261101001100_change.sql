@@ -15,6 +15,33 @@ $$;
 
 -- functions of change: written by make migration, not by hand
 
+-- file: sql/functions/change/changed_entities.sql
+-- +goose StatementBegin
+-- changed_entities returns the entities of a change, given their ids before and after it: both
+-- where they differ. An impossible id stands for the table as a whole.
+--
+-- A query that has it takes it in as a part of its own: so it has no settings, and is nothing but
+-- an expression.
+create or replace function lock_internal.changed_entities(
+    changed  text,
+    old_id   text,
+    new_id   text
+)
+returns text[]
+language sql
+immutable
+parallel safe
+as $$
+    select case
+        when changed_entities.old_id = changed_entities.new_id and octet_length(changed_entities.new_id) between 1 and 1024 then array[changed_entities.new_id]
+        when changed_entities.old_id is not distinct from changed_entities.new_id then array[changed_entities.changed]
+        else array[
+            case when octet_length(changed_entities.old_id) between 1 and 1024 then changed_entities.old_id else changed_entities.changed end,
+            case when octet_length(changed_entities.new_id) between 1 and 1024 then changed_entities.new_id else changed_entities.changed end]
+    end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/change/check_tracked.sql
 -- +goose StatementBegin
 -- check_tracked refuses a table whose entity column is gone.
@@ -109,22 +136,21 @@ end;
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/change/record_images.sql
+-- file: sql/functions/change/record_image.sql
 -- +goose StatementBegin
--- record_images records changes of a table, given as images of their rows.
+-- record_image records the change of one row of a table, given as images of it.
 --
--- An insert has only new images, and a delete only old ones. A change without an entity, or with an
--- impossible id, is recorded under the table's own name.
+-- An insert has only a new image, and a delete only an old one. A change without an entity, or with
+-- an impossible id, is recorded under the table's own name.
 --
 -- It is in PL/pgSQL, because the server plans a function in SQL at every call.
-create or replace function lock_internal.record_images(
+create or replace function lock_internal.record_image(
     changed        text,
     operation      text,
-    olds           jsonb[],
-    news           jsonb[],
+    old            jsonb,
+    new            jsonb,
     entity_column  text,
-    queue_id       text,
-    created_at     timestamptz
+    queue_id       text
 )
 returns void
 language plpgsql
@@ -133,24 +159,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
+    insert into lock.request (queue_id, entity_id, request_type, payload)
     select
-        record_images.queue_id,
-        entity.id,
+        record_image.queue_id,
+        unnest(lock_internal.changed_entities(
+            record_image.changed,
+            coalesce(record_image.old, record_image.new) ->> record_image.entity_column,
+            coalesce(record_image.new, record_image.old) ->> record_image.entity_column
+        )),
         'update',
-        jsonb_build_object('table', record_images.changed, 'operation', record_images.operation, 'old', change.old, 'new', change.new),
-        record_images.created_at
-    from unnest(record_images.olds, record_images.news) with ordinality as change(old, new, ordinal)
-    cross join lateral (
-        select distinct case when octet_length(side.id) between 1 and 1024 then side.id else record_images.changed end as id
-        from (
-            values
-                (record_images.operation <> 'INSERT', change.old ->> record_images.entity_column),
-                (record_images.operation <> 'DELETE', change.new ->> record_images.entity_column)
-        ) as side(is_there, id)
-        where side.is_there
-    ) as entity
-    order by change.ordinal;
+        jsonb_build_object('table', record_image.changed, 'operation', record_image.operation, 'old', record_image.old, 'new', record_image.new);
 end;
 $$;
 -- +goose StatementEnd
@@ -182,23 +200,23 @@ as $$
 declare
     changed  constant text := coalesce(pg_partition_root(tg_relid), tg_relid)::regclass;
     columns  constant text := lock_internal.recorded_columns(tg_relid);
-    olds     jsonb[];
-    news     jsonb[];
+    former   jsonb;
+    latter   jsonb;
 begin
     if tg_op <> 'INSERT' and columns is null then
-        olds := array[to_jsonb(old)];
+        former := to_jsonb(old);
     elsif tg_op <> 'INSERT' then
-        execute format('select array[to_jsonb(image.*)] from (select %s from (select ($1).*) as line) as image', columns) into olds using old;
+        execute format('select to_jsonb(image.*) from (select %s from (select ($1).*) as line) as image', columns) into former using old;
     end if;
     if tg_op <> 'DELETE' and columns is null then
-        news := array[to_jsonb(new)];
+        latter := to_jsonb(new);
     elsif tg_op <> 'DELETE' then
-        execute format('select array[to_jsonb(image.*)] from (select %s from (select ($1).*) as line) as image', columns) into news using new;
+        execute format('select to_jsonb(image.*) from (select %s from (select ($1).*) as line) as image', columns) into latter using new;
     end if;
-    if not coalesce(news[1], olds[1]) ? tg_argv[0] then
+    if not coalesce(latter, former) ? tg_argv[0] then
         perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
     end if;
-    perform lock_internal.record_images(changed, tg_op, olds, news, tg_argv[0], tg_argv[1], null);
+    perform lock_internal.record_image(changed, tg_op, former, latter, tg_argv[0], tg_argv[1]);
     return null;
 end;
 $$;
@@ -222,9 +240,9 @@ comment on function lock.record_change() is
 -- because a plan for a single row would be quadratic for 100,000. "offset 0" keeps the server from
 -- building a payload once for each use.
 --
--- A table with columns of types that are not the server's own is recorded through arrays: see
--- lock_internal.recorded_columns. The body has one query for each operation, because their
--- transition tables differ.
+-- A table with columns of types that are not the server's own has its images made column by column,
+-- by a statement that is planned each time: see lock_internal.recorded_columns. The body has one
+-- query for each operation, because their transition tables differ.
 --
 -- The table's owner may have made the trigger by hand. Without transition tables their names could
 -- be temporary tables or views of the owner's, which run code: hence the first test. A column may
@@ -255,8 +273,7 @@ declare
     new_path  constant text[] := array['new', tg_argv[0]];
     many      boolean;
     created   timestamptz;
-    olds      jsonb[];
-    news      jsonb[];
+    side      text;
 begin
     if tg_when <> 'AFTER' or tg_level <> 'STATEMENT'
         or to_regclass('pg_temp.lock_old_rows') is not null or to_regclass('pg_temp.lock_new_rows') is not null
@@ -284,13 +301,31 @@ begin
     end if;
 
     if columns is not null then
-        if tg_op <> 'INSERT' then
-            execute format('select array_agg(to_jsonb(image.*)) from (select %s from lock_old_rows as line) as image', columns) into olds;
-        end if;
-        if tg_op <> 'DELETE' then
-            execute format('select array_agg(to_jsonb(image.*)) from (select %s from lock_new_rows as line) as image', columns) into news;
-        end if;
-        perform lock_internal.record_images(changed, tg_op, olds, news, tg_argv[0], tg_argv[1], created);
+        side := '(select row_number() over () as ordinal, to_jsonb(image.*) as line from (select %s from %s as line) as image)';
+        execute format(
+            $statement$
+            insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
+            select $1, unnest(lock_internal.changed_entities($2, change.old_id, change.new_id)), 'update', change.payload, $3
+            from (
+                select pair.payload #>> $4 as old_id, pair.payload #>> $5 as new_id, pair.payload
+                from (
+                    select to_jsonb(body) as payload
+                    from (select $2 as "table", $6 as operation, %s) as body
+                    offset 0
+                ) as pair
+                offset 0
+            ) as change
+            $statement$,
+            case tg_op
+                when 'INSERT' then format('null as old, latter.line as new from %s as latter', format(side, columns, 'lock_new_rows'))
+                when 'DELETE' then format('former.line as old, null as new from %s as former', format(side, columns, 'lock_old_rows'))
+                else format('former.line as old, latter.line as new from %s as former join %s as latter on latter.ordinal = former.ordinal',
+                    format(side, columns, 'lock_old_rows'), format(side, columns, 'lock_new_rows'))
+            end)
+        using tg_argv[1], changed, created,
+            case tg_op when 'INSERT' then new_path else old_path end,
+            case tg_op when 'DELETE' then old_path else new_path end,
+            tg_op;
     elsif tg_op = 'INSERT' then
         insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
         select tg_argv[1], case when octet_length(change.id) between 1 and 1024 then change.id else changed end, 'update', change.payload, created
@@ -322,16 +357,9 @@ begin
             offset 0
         ) as change;
     else
-        -- Both ids, where they differ.
         insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
         select tg_argv[1],
-               unnest(
-                   case when change.old_id = change.new_id and octet_length(change.new_id) between 1 and 1024 then array[change.new_id]
-                        when change.old_id is not distinct from change.new_id then array[changed]
-                        else array[
-                            case when octet_length(change.old_id) between 1 and 1024 then change.old_id else changed end,
-                            case when octet_length(change.new_id) between 1 and 1024 then change.new_id else changed end]
-                   end),
+               unnest(lock_internal.changed_entities(changed, change.old_id, change.new_id)),
                'update', change.payload, created
         from (
             select pair.payload #>> old_path as old_id, pair.payload #>> new_path as new_id, pair.payload
@@ -560,14 +588,17 @@ drop function if exists lock.record_changes();
 -- gone: sql/functions/change/record_change.sql
 drop function if exists lock.record_change();
 
--- gone: sql/functions/change/record_images.sql
-drop function if exists lock_internal.record_images(text, text, jsonb[], jsonb[], text, text, timestamptz);
+-- gone: sql/functions/change/record_image.sql
+drop function if exists lock_internal.record_image(text, text, jsonb, jsonb, text, text);
 
 -- gone: sql/functions/change/recorded_columns.sql
 drop function if exists lock_internal.recorded_columns(oid);
 
 -- gone: sql/functions/change/check_tracked.sql
 drop function if exists lock_internal.check_tracked(oid, text);
+
+-- gone: sql/functions/change/changed_entities.sql
+drop function if exists lock_internal.changed_entities(text, text, text);
 
 -- end of functions
 

@@ -12,7 +12,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     yugabyte   constant boolean := findings.version like '%-YB-%';
-    release    constant integer[] := regexp_match(findings.version, '-YB-(\d+)\.(\d+)')::integer[];
+    release    constant integer[] := regexp_match(findings.version, '-YB-([0-9]+)[.]([0-9]+)')::integer[];
     engine     constant text := lock.engine();
     isolation  constant text := current_setting('default_transaction_isolation');
     effective  text := isolation;

@@ -26,7 +26,7 @@ declare
     near    text;
 begin
     perform lock_internal.check_id(help.function, 'function');
-    wanted := regexp_replace(lower(btrim(help.function)), '^lock\.|\(.*$', '', 'g');
+    wanted := regexp_replace(lower(btrim(help.function)), '^lock[.]|[(].*$', '', 'g');
     return query select lock_internal.manual(wanted);
     if found then
         return;

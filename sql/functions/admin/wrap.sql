@@ -13,7 +13,7 @@ declare
     line  text := repeat(' ', first);
     word  text;
 begin
-    foreach word in array string_to_array(btrim(regexp_replace(paragraph, '\s+', ' ', 'g')), ' ') loop
+    foreach word in array string_to_array(btrim(regexp_replace(paragraph, '[[:space:]]+', ' ', 'g')), ' ') loop
         if btrim(line) <> '' and length(line) + 1 + length(word) > 80 then
             return next line;
             line := repeat(' ', others);

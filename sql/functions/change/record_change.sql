@@ -23,23 +23,23 @@ as $$
 declare
     changed  constant text := coalesce(pg_partition_root(tg_relid), tg_relid)::regclass;
     columns  constant text := lock_internal.recorded_columns(tg_relid);
-    olds     jsonb[];
-    news     jsonb[];
+    former   jsonb;
+    latter   jsonb;
 begin
     if tg_op <> 'INSERT' and columns is null then
-        olds := array[to_jsonb(old)];
+        former := to_jsonb(old);
     elsif tg_op <> 'INSERT' then
-        execute format('select array[to_jsonb(image.*)] from (select %s from (select ($1).*) as line) as image', columns) into olds using old;
+        execute format('select to_jsonb(image.*) from (select %s from (select ($1).*) as line) as image', columns) into former using old;
     end if;
     if tg_op <> 'DELETE' and columns is null then
-        news := array[to_jsonb(new)];
+        latter := to_jsonb(new);
     elsif tg_op <> 'DELETE' then
-        execute format('select array[to_jsonb(image.*)] from (select %s from (select ($1).*) as line) as image', columns) into news using new;
+        execute format('select to_jsonb(image.*) from (select %s from (select ($1).*) as line) as image', columns) into latter using new;
     end if;
-    if not coalesce(news[1], olds[1]) ? tg_argv[0] then
+    if not coalesce(latter, former) ? tg_argv[0] then
         perform lock_internal.check_tracked(tg_relid, tg_argv[0]);
     end if;
-    perform lock_internal.record_images(changed, tg_op, olds, news, tg_argv[0], tg_argv[1], null);
+    perform lock_internal.record_image(changed, tg_op, former, latter, tg_argv[0], tg_argv[1]);
     return null;
 end;
 $$;

@@ -10,9 +10,9 @@
 -- because a plan for a single row would be quadratic for 100,000. "offset 0" keeps the server from
 -- building a payload once for each use.
 --
--- A table with columns of types that are not the server's own is recorded through arrays: see
--- lock_internal.recorded_columns. The body has one query for each operation, because their
--- transition tables differ.
+-- A table with columns of types that are not the server's own has its images made column by column,
+-- by a statement that is planned each time: see lock_internal.recorded_columns. The body has one
+-- query for each operation, because their transition tables differ.
 --
 -- The table's owner may have made the trigger by hand. Without transition tables their names could
 -- be temporary tables or views of the owner's, which run code: hence the first test. A column may
@@ -43,8 +43,7 @@ declare
     new_path  constant text[] := array['new', tg_argv[0]];
     many      boolean;
     created   timestamptz;
-    olds      jsonb[];
-    news      jsonb[];
+    side      text;
 begin
     if tg_when <> 'AFTER' or tg_level <> 'STATEMENT'
         or to_regclass('pg_temp.lock_old_rows') is not null or to_regclass('pg_temp.lock_new_rows') is not null
@@ -72,13 +71,31 @@ begin
     end if;
 
     if columns is not null then
-        if tg_op <> 'INSERT' then
-            execute format('select array_agg(to_jsonb(image.*)) from (select %s from lock_old_rows as line) as image', columns) into olds;
-        end if;
-        if tg_op <> 'DELETE' then
-            execute format('select array_agg(to_jsonb(image.*)) from (select %s from lock_new_rows as line) as image', columns) into news;
-        end if;
-        perform lock_internal.record_images(changed, tg_op, olds, news, tg_argv[0], tg_argv[1], created);
+        side := '(select row_number() over () as ordinal, to_jsonb(image.*) as line from (select %s from %s as line) as image)';
+        execute format(
+            $statement$
+            insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
+            select $1, unnest(lock_internal.changed_entities($2, change.old_id, change.new_id)), 'update', change.payload, $3
+            from (
+                select pair.payload #>> $4 as old_id, pair.payload #>> $5 as new_id, pair.payload
+                from (
+                    select to_jsonb(body) as payload
+                    from (select $2 as "table", $6 as operation, %s) as body
+                    offset 0
+                ) as pair
+                offset 0
+            ) as change
+            $statement$,
+            case tg_op
+                when 'INSERT' then format('null as old, latter.line as new from %s as latter', format(side, columns, 'lock_new_rows'))
+                when 'DELETE' then format('former.line as old, null as new from %s as former', format(side, columns, 'lock_old_rows'))
+                else format('former.line as old, latter.line as new from %s as former join %s as latter on latter.ordinal = former.ordinal',
+                    format(side, columns, 'lock_old_rows'), format(side, columns, 'lock_new_rows'))
+            end)
+        using tg_argv[1], changed, created,
+            case tg_op when 'INSERT' then new_path else old_path end,
+            case tg_op when 'DELETE' then old_path else new_path end,
+            tg_op;
     elsif tg_op = 'INSERT' then
         insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
         select tg_argv[1], case when octet_length(change.id) between 1 and 1024 then change.id else changed end, 'update', change.payload, created
@@ -110,16 +127,9 @@ begin
             offset 0
         ) as change;
     else
-        -- Both ids, where they differ.
         insert into lock.request (queue_id, entity_id, request_type, payload, created_at)
         select tg_argv[1],
-               unnest(
-                   case when change.old_id = change.new_id and octet_length(change.new_id) between 1 and 1024 then array[change.new_id]
-                        when change.old_id is not distinct from change.new_id then array[changed]
-                        else array[
-                            case when octet_length(change.old_id) between 1 and 1024 then change.old_id else changed end,
-                            case when octet_length(change.new_id) between 1 and 1024 then change.new_id else changed end]
-                   end),
+               unnest(lock_internal.changed_entities(changed, change.old_id, change.new_id)),
                'update', change.payload, created
         from (
             select pair.payload #>> old_path as old_id, pair.payload #>> new_path as new_id, pair.payload

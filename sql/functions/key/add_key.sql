@@ -9,8 +9,10 @@
 -- keys are inserted inside the transaction: one that this transaction has forgotten, and any key
 -- under SERIALIZABLE. There the look for the row has locked its absence.
 --
--- PostgreSQL has no such writes. There the insert waits for the other's transaction, or with nowait
--- for 1 ms.
+-- PostgreSQL has no such writes. There whoever inserts a key has its advisory lock until the
+-- transaction ends, so the insert itself never waits. It looks for the row behind that lock: a row
+-- that is there may be one that somebody is about to delete. A try takes no lock_timeout: one that
+-- fires when a second wait follows is reported as a cancel (57014).
 create or replace function lock_internal.add_key(
     key     bigint,
     name    text,
@@ -35,24 +37,20 @@ begin
         on conflict do nothing;
         perform set_config('yb_disable_transactional_writes', previous, true);
         return true;
-    elsif not add_key.nowait then
-        insert into lock.locked_keys (key, name, ts)
-        values (add_key.key, add_key.name, clock_timestamp())
-        on conflict do nothing;
-        return true;
-    end if;
-
-    begin
-        previous := current_setting('lock_timeout');
-        perform set_config('lock_timeout', '1ms', true);
-        insert into lock.locked_keys (key, name, ts)
-        values (add_key.key, add_key.name, clock_timestamp())
-        on conflict do nothing;
-        perform set_config('lock_timeout', previous, true);
-        return true;
-    exception
-        when lock_not_available then
+    elsif current_setting('yb_disable_transactional_writes', true) is null then
+        if not add_key.nowait then
+            perform pg_advisory_xact_lock(lock.advisory_key(add_key.key));
+        elsif not pg_try_advisory_xact_lock(lock.advisory_key(add_key.key)) then
             return false;
-    end;
+        end if;
+        perform from lock.locked_keys where locked_keys.key = add_key.key;
+        if found then
+            return true;
+        end if;
+    end if;
+    insert into lock.locked_keys (key, name, ts)
+    values (add_key.key, add_key.name, clock_timestamp())
+    on conflict do nothing;
+    return true;
 end;
 $$;

@@ -23,7 +23,6 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
     deadline  constant timestamptz := clock_timestamp() + hold_row.wait;
-    overdue   constant timestamptz := clock_timestamp() + nullif(current_setting('statement_timeout')::interval, interval '0');
     absent    integer := 0;
 begin
     loop
@@ -45,12 +44,6 @@ begin
         then
             -- Another transaction has it.
             exit when clock_timestamp() >= deadline;
-            -- A statement_timeout that comes together with the lock_timeout of add_key is lost:
-            -- PostgreSQL reports one of them.
-            if clock_timestamp() >= overdue then
-                raise exception 'canceling statement due to statement timeout'
-                    using errcode = 'query_canceled';
-            end if;
             perform pg_sleep(least(0.01, extract(epoch from deadline - clock_timestamp())));
         else
             absent := absent + 1;

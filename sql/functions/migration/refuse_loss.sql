@@ -23,7 +23,7 @@ begin
     end if;
     if version() not like '%-YB-%' and refuse_loss.relation like 'lock.%' then
         if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-            raise exception 'goose down counts what it would drop under READ COMMITTED: run it with PGOPTIONS=''-c default_transaction_isolation=read\ committed'''
+            raise exception E'goose down counts what it would drop under READ COMMITTED: run it with PGOPTIONS=\'-c default_transaction_isolation=read\\ committed\''
                 using errcode = 'active_sql_transaction',
                       hint = 'In a DSN the setting is options=-c%20default_transaction_isolation%3Dread%5C%20committed.';
         end if;

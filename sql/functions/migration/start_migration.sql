@@ -5,6 +5,9 @@
 -- it. The advisory lock makes them take turns, migration by migration, and every migration may be
 -- applied twice. Everybody who may connect can hold that lock, so the wait for it has an end.
 --
+-- A migration on its way down takes tables away, and whoever uses them then queues behind it. So it
+-- does not wait for long for the transaction that is in its way, unless lock_timeout says how long.
+--
 -- A migrator that is more than a migration behind would bring older functions back. A migrator that
 -- is not the owner would leave functions behind that run with its rights.
 create or replace function lock_internal.start_migration(
@@ -53,6 +56,9 @@ begin
                           hint = 'select pid from pg_locks where locktype = ''advisory'' and classid = 1819239275 says which. '
                               'Nothing was changed; run goose again.';
         end;
+        if start_migration.direction = 'down' and patience = '0' then
+            perform set_config('lock_timeout', '2s', true);
+        end if;
     end if;
 
     select coalesce(max(migration.version), 0) into latest from lock.migration;

@@ -17,6 +17,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 begin
     if acquire_mutex.task_id is null

@@ -7,6 +7,7 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 begin
     perform lock_internal.check_id(create_mutex.task_id, 'task_id');

@@ -8,6 +8,7 @@ language plpgsql
 stable
 security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 begin
     perform lock_internal.check_id(get_task.id, 'id');

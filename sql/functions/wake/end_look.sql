@@ -3,7 +3,8 @@
 -- listed is the answer that lock_internal.begin_look gave before the look. due is the time until
 -- there is work that no producer announces. Zero or less means: there is work, and another open
 -- transaction holds it. Nobody can tell when that transaction ends, or one that may have missed the
--- line. So the pause grows with the time since the listing.
+-- line. So the pause grows with the time since the listing. A listing in the future was made
+-- before the clock was set back, and is taken for as old as it is ahead.
 create or replace function lock_internal.end_look(
     channel   text,
     queue_id  text,
@@ -58,7 +59,7 @@ begin
             return 0;
         end if;
     end if;
-    age := least(moment - line.since, interval '1 second');
+    age := least(greatest(moment - line.since, line.since - moment), interval '1 second');
     if end_look.due > interval '0' then
         pause := least(pause, end_look.due);
     elsif end_look.due is not null then

@@ -2,7 +2,8 @@
 -- Commit it at once.
 --
 -- Producers lock no line of the list, and workers only their own. A worker that goes on idling
--- deletes the lines of workers that died an hour ago. It skips lines that are locked.
+-- deletes lines of workers that died an hour ago: a hundred at most, so that nobody pays for the
+-- lines of others. It skips lines that are locked.
 create or replace function lock.start_idling(
     channel   text,
     queue_id  text,
@@ -15,9 +16,11 @@ volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
 as $$
 declare
     moment  constant timestamptz := clock_timestamp();
+    gone    lock.idle_worker;
 begin
     perform lock_internal.check_primary();
     perform lock_internal.check_id(start_idling.channel, 'channel');
@@ -41,13 +44,19 @@ begin
         on conflict on constraint idle_worker_pkey do nothing;
         return;
     end if;
-    delete from lock.idle_worker
-    where (idle_worker.channel, idle_worker.queue_id, idle_worker.until, idle_worker.worker) in (
-        select gone.channel, gone.queue_id, gone.until, gone.worker
-        from lock.idle_worker as gone
-        where gone.until < moment - interval '1 hour'
+    for gone in
+        select idle_worker.*
+        from lock.idle_worker
+        where lock_internal.utc(idle_worker.until) < lock_internal.utc(moment - interval '1 hour')
+        limit 100
         for update skip locked
-    );
+    loop
+        delete from lock.idle_worker
+        where idle_worker.channel = gone.channel
+          and idle_worker.queue_id = gone.queue_id
+          and idle_worker.worker = gone.worker
+          and idle_worker.until = gone.until;
+    end loop;
 end;
 $$;
 
