@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 )
@@ -47,19 +44,6 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// wishes is what a handler's error asks for.
-func wishes(err error) (again bool, delay time.Duration, never bool) {
-	var permanent *permanentError
-	if errors.As(err, &permanent) {
-		return false, 0, true
-	}
-	var retry *retryError
-	if errors.As(err, &retry) {
-		return true, retry.delay, false
-	}
-	return false, 0, false
-}
-
 // A PanicError is the error of a handler that panicked. It does not unwrap to Value, which must not
 // look like a wish to try again.
 type PanicError struct {
@@ -70,46 +54,30 @@ type PanicError struct {
 // Error is the panic's value without the stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-var errGoexit = errors.New("the handler ended its goroutine")
-
-// sound returns a handler's error. One that panics when it is looked at, such as a nil pointer,
-// does so here, where it is the handler's panic.
-func sound(err error) error {
-	if err != nil {
-		_, _ = errors.Is(err, errGoexit), err.Error()
+// checkWorker refuses what no worker can work with. 0 stands for a default.
+func checkWorker(handler bool, grace, callTimeout, poll, blind time.Duration, counts map[string]int) error {
+	if !handler {
+		return errors.New("the handler is nil: pass a function")
 	}
-	return err
-}
-
-// protect calls a handler, and then after with its error, which a panic is, too, and errGoexit when
-// the goroutine is ending.
-func protect(handle func() error, after func(error)) {
-	err := errGoexit
-	defer func() {
-		if value := recover(); value != nil {
-			err = &PanicError{value, debug.Stack()}
+	for name, value := range map[string]time.Duration{"Grace": grace, "CallTimeout": callTimeout, "Poll": poll, "Blind": blind} {
+		least := shortestOption
+		if name == "Grace" {
+			least = 0
 		}
-		after(err)
-	}()
-	err = handle()
-}
-
-// message is an error's text as the database takes it, and keeps the beginning of.
-func message(err error) string {
-	text := err.Error()
-	text = text[:min(len(text), 16000)]
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
-}
-
-// warn is the default of OnError.
-func warn(ctx context.Context, err error) {
-	var panicked *PanicError
-	if errors.As(err, &panicked) {
-		slog.WarnContext(ctx, err.Error(), "stack", string(panicked.Stack))
-	} else {
-		slog.WarnContext(ctx, err.Error())
+		if value != 0 && value < least {
+			return fmt.Errorf("%s is %v: pass at least %v, or 0 for the default", name, value, least)
+		}
 	}
+	for name, value := range counts {
+		if value < 0 {
+			return fmt.Errorf("%s is %d: pass at least 1, or 0 for the default", name, value)
+		}
+	}
+	return nil
 }
+
+// shortestOption keeps a slip, such as a number without its unit, from being a flood of queries.
+const shortestOption = 10 * time.Millisecond
 
 // A graceful end of a loop: when the loop's context ends, what is running goes on for a while.
 type graceful struct {

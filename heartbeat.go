@@ -29,18 +29,23 @@ func heldUntil(asked time.Time, ttl time.Duration) time.Time {
 	return asked.Add(ttl - ttl/10)
 }
 
-// startHeartbeat renews what is held until a time, every third of ttl, until stop is called. A
-// renewal that fails is tried again, until a tenth of ttl is left. stop says whether it is lost.
+// startHeartbeat renews what is held until a time, every third of ttl, until stop is called.
+// Without renew it only ends the context in time. A renewal that fails is tried again, until a
+// tenth of ttl is left. stop says whether it is lost.
 func startHeartbeat(ctx context.Context, until time.Time, ttl time.Duration, lostIs error, renew func(context.Context) (bool, error)) (held *heartbeat, stop func() (lost bool)) {
 	h := &heartbeat{parent: ctx, deadline: until, ttl: ttl, renew: renew, lostIs: lostIs}
 	h.Context, h.cancel = context.WithCancelCause(ctx)
 	h.alarm = time.AfterFunc(time.Until(h.deadline), h.lose)
 	renewals, end := context.WithCancel(h.Context)
 	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		h.beat(renewals)
-	}()
+	if renew == nil {
+		close(ended)
+	} else {
+		go func() {
+			defer close(ended)
+			h.beat(renewals)
+		}()
+	}
 	return h, func() bool {
 		lost := h.lost()
 		end()

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 //go:embed sql/schema/*.sql
@@ -33,6 +35,76 @@ type givenTx struct{ pgx.Tx }
 
 func (givenTx) Commit(context.Context) error   { return errNotYours }
 func (givenTx) Rollback(context.Context) error { return errNotYours }
+
+// A batchTx is the transaction of a handler, and closed when that has returned. A commit that
+// travels in a pipeline does not close pgx's own.
+type batchTx struct {
+	pgx.Tx
+	over   *atomic.Bool
+	nested bool // in a savepoint, which is the handler's to end
+}
+
+// closedTx is a transaction that has ended.
+var closedTx = func() pgx.Tx {
+	batch := &pgx.Batch{}
+	batch.BeginTx(pgx.TxOptions{})
+	return pgx.FailedBatchResults(batch, pgx.ErrTxClosed).Tx()
+}()
+
+func (t *batchTx) now() pgx.Tx {
+	if t.over.Load() {
+		return closedTx
+	}
+	return t.Tx
+}
+
+func (t *batchTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := t.now().Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &batchTx{tx, t.over, true}, nil
+}
+
+func (t *batchTx) Commit(ctx context.Context) error {
+	if t.nested || t.over.Load() {
+		return t.now().Commit(ctx)
+	}
+	return errNotYours
+}
+
+func (t *batchTx) Rollback(ctx context.Context) error {
+	if t.nested || t.over.Load() {
+		return t.now().Rollback(ctx)
+	}
+	return errNotYours
+}
+
+func (t *batchTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	return t.now().CopyFrom(ctx, table, columns, rows)
+}
+
+func (t *batchTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	return t.now().SendBatch(ctx, b)
+}
+
+func (t *batchTx) LargeObjects() pgx.LargeObjects { return t.now().LargeObjects() }
+
+func (t *batchTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	return t.now().Prepare(ctx, name, sql)
+}
+
+func (t *batchTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return t.now().Exec(ctx, sql, args...)
+}
+
+func (t *batchTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return t.now().Query(ctx, sql, args...)
+}
+
+func (t *batchTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return t.now().QueryRow(ctx, sql, args...)
+}
 
 var (
 	errNotYours = errors.New("this transaction is not ended by the closure: return nil to commit, or an error to roll back")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -38,47 +39,59 @@ type RequestOptions struct {
 	MaxTries  int // of a request when the handler asks for others with RetryAfter. Default: 10.
 	BatchSize int // how many updates a batch has at most. Default: 1000.
 
-	Grace       time.Duration // for the running handler after ctx has ended. Default: 10 s.
-	CallTimeout time.Duration // of each call of the loop itself, the commit included. Default: 10 s.
-	// Poll is the longest sleep of an idle worker. So late at most it finds what nobody notified it
-	// of, such as what a worker left that was cut off. Default: 30 s.
-	Poll  time.Duration
-	Blind time.Duration // the longest sleep where notifications do not arrive. Default: 1 s.
+	// Grace is for the running handler after ctx has ended. Default: 10 s.
+	Grace time.Duration
+	// CallTimeout is of each call of the loop itself, the commit included; at least 10 ms.
+	// Default: 10 s.
+	CallTimeout time.Duration
+	// Poll is the longest sleep of an idle worker; at least 10 ms. So late at most it finds what
+	// nobody notified it of, such as what a worker left that was cut off. Default: 30 s.
+	Poll time.Duration
+	// Blind is the longest sleep where notifications do not arrive; at least 10 ms. Default: 1 s.
+	Blind time.Duration
 
-	// OnError is told of each error of the handler (*RequestError), and of the loop's own trouble,
-	// such as a server that cannot be reached. It hears of that at once, and while it lasts after
-	// pauses that grow to a minute. Default: slog's default logger.
+	// OnError is told once of each batch that failed (*RequestError), after it was settled. It is
+	// told of a batch that cannot be settled in its own transaction before that. It is also told of
+	// the loop's own trouble, such as a server that cannot be reached: at once, and while it lasts
+	// after pauses that grow to a minute. The loop waits for it, and holds no connection meanwhile.
+	// Its ctx lasts for CallTimeout, also when the loop's has ended. When it panics, slog's default
+	// logger gets that. Default: slog's default logger.
 	OnError func(ctx context.Context, err error)
 }
 
 // WorkRequests is a worker of a request queue ("": "default") until ctx ends, and returns ctx's
 // error then, wrapped. Any number of workers, in any number of processes, share a queue. Each uses
-// one connection of the pool at a time. All those of a process and pool listen on one more.
+// one connection of the pool at a time, also while handle runs. All those of a process and pool
+// listen on one more. A handler that takes another connection from the same pool needs a pool with
+// one more for each worker: with less they may all wait for each other.
 //
 // handle gets a READ COMMITTED transaction and a batch of one entity: its create alone, or its
-// oldest BatchSize outstanding updates, oldest first. Nobody else has the entity until the
+// outstanding updates, oldest first, BatchSize at most. Nobody else has the entity until the
 // transaction ends. The batch's ProcessID is a new one for every capture: a name for what handle
 // does outside the database that no other try has. The batch is settled in the same transaction:
 //
 //   - nil: complete, committed together with what handle did in tx.
 //   - an error: what handle did in tx is undone, and all of the batch is settled as error with the
 //     error's text as its message. So it is when handle leaves tx in a state that cannot be settled
-//     or committed: a deferred constraint, a role without rights, rows left open, a commit or
-//     rollback in SQL, a batch that is settled already. tx's own Commit and Rollback return an
-//     error and do nothing.
+//     or committed: a deferred constraint, a role without rights, a batch that is settled already.
+//     tx's own Commit and Rollback return an error and do nothing. When handle has returned, all
+//     that tx has returns pgx.ErrTxClosed.
+//   - rows left open, a commit or rollback in SQL, a context of handle's own that ends during a
+//     query, which closes the connection: an error, too. The transaction is gone. OnError is told,
+//     and exactly these requests are settled in the next transaction that gets them. Prefer
+//     statement_timeout for a limit.
 //   - RetryAfter(delay, err): undone, and put back for any worker. When one of the batch has been
 //     tried MaxTries times it is an error instead. The requests' Tries say how often they were
 //     tried, this time included. Permanent(err) is an error in any case.
-//   - a panic: as an error. OnError gets a *PanicError with the stack.
+//   - a panic, or the end of its goroutine: as an error. OnError gets a *PanicError with the stack.
 //   - a lost connection, or another error that is IsRetryable: everything is undone, nothing is
-//     counted, and the batch is as new. It is found again as soon as the server has let go of it. A
-//     context of handle's own that ends during a query closes the connection, too, and handle's
-//     error counts then. Prefer statement_timeout for a limit.
+//     counted, and the batch is as new. It is found again as soon as the server has let go of it.
 //
 // Stopping: when ctx ends no other batch is captured. The context that handle gets does not end
 // with ctx, and lasts for nine tenths of Grace. What handle returns by then counts, as nil does
 // afterwards. An error after that leaves the batch as new, and counts nothing. A handler that uses
-// ctx instead fails at once, and that counts.
+// ctx instead fails at once, and that counts. When a batch could not be settled by then,
+// WorkRequests returns an error that is ErrUnsettled and not ctx's: the batch is settled or as new.
 //
 // A worker that finds nothing asks no more questions until it is notified, the next retry of its
 // own is due, or Poll has passed. It survives the loss of its connections. A commit whose outcome
@@ -86,9 +99,13 @@ type RequestOptions struct {
 // settled, or found again. A login that is refused is told to OnError and tried again. Errors that
 // would not go away by themselves, such as missing rights (42501), end the worker.
 func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string, handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, opts *RequestOptions) error {
-	w := &requestWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue), handle: handle}
+	w := &requestWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue), handle: handle, refused: map[int64]requestResult{}}
 	if opts != nil {
 		w.RequestOptions = *opts
+	}
+	err := checkWorker(handle != nil, w.Grace, w.CallTimeout, w.Poll, w.Blind, map[string]int{"MaxTries": w.MaxTries, "BatchSize": w.BatchSize})
+	if err != nil {
+		return w.named(err)
 	}
 	w.MaxTries, w.BatchSize = cmp.Or(w.MaxTries, 10), cmp.Or(w.BatchSize, 1000)
 	w.Grace, w.CallTimeout = cmp.Or(w.Grace, defaultGrace), cmp.Or(w.CallTimeout, defaultCallTimeout)
@@ -97,14 +114,19 @@ func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string, handl
 	}
 	w.end = newGraceful(ctx, w.Grace)
 	defer w.end.end()
-	err := wake.Watch(ctx, pool, wake.Requests, w.queueID, wake.Options{
-		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Due: w.next, OnError: func(err error) { w.OnError(ctx, w.named(err)) },
+	w.teller = teller{w.OnError, w.end, w.CallTimeout}
+	err = wake.Watch(ctx, pool, wake.Requests, w.queueID, wake.Options{
+		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Due: w.next, OnError: func(err error) { w.wait(w.named(err)) },
 	}, w.look)
+	if ctx.Err() != nil && w.unsettled != nil {
+		err = fmt.Errorf("%w: %v", ErrUnsettled, w.unsettled)
+	}
 	return w.named(err)
 }
 
 type requestWorker struct {
 	RequestOptions
+	teller
 	pool    *pgxpool.Pool
 	queueID string
 	handle  func(ctx context.Context, tx pgx.Tx, batch []db.Request) error
@@ -118,17 +140,20 @@ type requestWorker struct {
 	due    []time.Time   // when batches come up again that were put back here
 	lost   []time.Time   // when to look for what a failed transaction left
 
-	refused map[try]error // why the transaction of a batch could not be committed, by its last request
+	// What became of batches whose own transaction was gone, by their first request, until another
+	// transaction has settled them.
+	refused   map[int64]requestResult
+	unsettled error // why the last batch before the end could not be settled
+}
+
+// A requestResult is what became of a batch.
+type requestResult struct {
+	batch []db.Request
+	outcome
 }
 
 func (w *requestWorker) named(err error) error {
 	return fmt.Errorf("locks: work on request queue %.60q: %w", w.queueID, err)
-}
-
-// A try of a request is over when it is settled or put back.
-type try struct {
-	request int64
-	tries   int32
 }
 
 // look takes one batch. When there is none after the line, it starts again from the beginning,
@@ -174,8 +199,59 @@ func (w *requestWorker) next(context.Context) (due time.Duration, err error) {
 	return due, nil
 }
 
-// A capture is a transaction with a batch.
-type capture struct {
+// step captures, handles and settles one batch in one transaction, in two round trips beside the
+// handler's own. It tells of the batch when the connection is the pool's again.
+func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
+	c, err := w.capture(ctx)
+	if err != nil {
+		return false, err
+	}
+	if len(c.batch) == 0 {
+		w.leave(c)
+		return false, nil
+	}
+	result, refused := w.refused[c.batch[0].RequestID]
+	same := func(a, b db.Request) bool { return a.RequestID == b.RequestID }
+	if refused = refused && slices.EqualFunc(result.batch, c.batch, same); !refused {
+		result = requestResult{c.batch, <-w.run(c)}
+		err = w.usable(c, &result.outcome)
+	}
+	if err == nil && result.verdict != workReturned {
+		err = w.settle(c, &result.outcome)
+	}
+	w.leave(c)
+	gone := (*goneError)(nil)
+	switch {
+	case err == nil:
+		delete(w.refused, c.batch[0].RequestID)
+		if result.verdict == workRetry {
+			w.due = append(w.due, time.Now().Add(result.delay))
+		} else {
+			w.worked = true
+		}
+	case !refused && errors.As(err, &gone):
+		if len(w.refused) >= 1000 { // Others settle some of them.
+			clear(w.refused)
+		}
+		w.refused[c.batch[0].RequestID] = result
+		w.line = c.before
+		if gone.connection {
+			w.comeBack()
+		}
+	default:
+		if ctx.Err() != nil {
+			w.unsettled = err
+		}
+		return false, err
+	}
+	if result.err != nil && !refused {
+		w.wait(&RequestError{result.batch, result.err})
+	}
+	return true, nil
+}
+
+// A requestCapture is a transaction with a batch.
+type requestCapture struct {
 	conn    *pgxpool.Conn
 	tx      pgx.Tx
 	process pgtype.UUID
@@ -183,42 +259,9 @@ type capture struct {
 	before  int64 // the line before it
 }
 
-// last is this try of the batch.
-func (c *capture) last() try {
-	request := c.batch[len(c.batch)-1]
-	return try{request.RequestID, request.Tries}
-}
-
-// step captures, handles and settles one batch in one transaction, in two round trips beside the
-// handler's own.
-func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
-	c, err := w.capture(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer w.leave(c)
-	if len(c.batch) == 0 {
-		return false, nil
-	}
-	outcome, refused := w.refused[c.last()]
-	if !refused {
-		outcome, err = w.run(c)
-	}
-	delay := time.Duration(0)
-	if err == nil {
-		delay, err = w.settle(c, outcome)
-	}
-	return w.report(ctx, c, outcome, delay, refused, err)
-}
-
-// capture begins a transaction and captures.
-func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
-	acquiring, cancel := context.WithTimeout(ctx, w.CallTimeout)
-	defer cancel()
-	c = &capture{process: newProcess()}
-	if c.conn, err = wake.Acquire(acquiring, w.pool); err != nil {
-		return nil, err
-	}
+// capture takes the next batch. One that begins as a refused batch is taken as that was, without
+// the updates that came later.
+func (w *requestWorker) capture(ctx context.Context) (*requestCapture, error) {
 	// A turn ends by itself when nothing is found behind the line. Under steady load it ends once a
 	// second, so that what was put back, or was committed late, gets its turn; less often when a
 	// search from the beginning takes long.
@@ -226,35 +269,58 @@ func (w *requestWorker) capture(ctx context.Context) (c *capture, err error) {
 	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) && !w.behind {
 		w.line = 0
 	}
-	w.behind = false
 	first := w.line == 0
+	c, err := w.begin(ctx, w.line, w.BatchSize)
+	if err != nil {
+		return nil, err
+	}
 	if first {
 		past := func(at time.Time) bool { return !at.After(began) }
 		w.due, w.lost = slices.DeleteFunc(w.due, past), slices.DeleteFunc(w.lost, past)
+		w.began, w.lasted = began, time.Since(began)
+	}
+	w.behind = false
+	for most := w.BatchSize; len(c.batch) > 0; {
+		id := c.batch[0].RequestID
+		refused, ok := w.refused[id]
+		if size := len(refused.batch); !ok || size == most || size == len(c.batch) {
+			c.before, w.line = w.line, id
+			break
+		}
+		most = len(refused.batch)
+		w.leave(c)
+		if c, err = w.begin(ctx, w.line, most); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// begin begins a transaction and captures.
+func (w *requestWorker) begin(ctx context.Context, after int64, most int) (c *requestCapture, err error) {
+	acquiring, cancel := context.WithTimeout(ctx, w.CallTimeout)
+	defer cancel()
+	c = &requestCapture{process: newProcess()}
+	if c.conn, err = wake.Acquire(acquiring, w.pool); err != nil {
+		return nil, err
 	}
 	calling, cancel := w.end.call(w.CallTimeout) // From here on the end of ctx must not interrupt.
 	defer cancel()
-	opening := &pipeline{Conn: c.conn.Conn(), begins: true, then: "savepoint locks_handler"}
+	opening := &pipeline{Conn: c.conn.Conn(), begins: true, then: []string{"savepoint locks_handler"}}
 	c.batch, err = db.New(opening).CaptureRequest(calling, db.CaptureRequestParams{
-		ProcessID: c.process, After: w.line, QueueID: w.queueID, Max: int32(min(w.BatchSize, math.MaxInt32)),
+		ProcessID: c.process, After: after, QueueID: w.queueID, Max: int32(min(most, math.MaxInt32)),
 	})
 	err = cmp.Or(err, opening.results.Close())
-	if first {
-		w.began, w.lasted = began, time.Since(began)
-	}
-	c.tx, c.before = opening.results.Tx(), w.line
+	c.tx = opening.results.Tx()
 	if err != nil {
 		w.leave(c)
 		return nil, err
-	}
-	if len(c.batch) > 0 {
-		w.line = c.batch[0].RequestID
 	}
 	return c, nil
 }
 
 // leave ends a transaction that is not committed, and gives the connection back.
-func (w *requestWorker) leave(c *capture) {
+func (w *requestWorker) leave(c *requestCapture) {
 	defer wake.Release(w.pool, c.conn)
 	if c.conn.Conn().PgConn().TxStatus() != 'I' { // a commit in a pipeline is none of tx's
 		calling, cancel := w.end.call(w.CallTimeout)
@@ -263,113 +329,122 @@ func (w *requestWorker) leave(c *capture) {
 	}
 }
 
-// run calls the handler. Its outcome is what to settle; err means that nothing can be settled in
-// the transaction.
-func (w *requestWorker) run(c *capture) (outcome, err error) {
-	protect(func() error { return sound(w.handle(w.end.handlers, givenTx{c.tx}, slices.Clone(c.batch))) }, func(err error) { outcome = err })
-	conn := c.tx.Conn()
-	again, _, never := wishes(outcome)
-	switch {
-	case outcome != nil && w.end.handlers.Err() != nil:
-		return outcome, errStopped
-	case conn.IsClosed() && (errors.Is(outcome, context.DeadlineExceeded) || errors.Is(outcome, context.Canceled)):
-		return outcome, errCut // by a limit of the handler's own, and it would be so again
-	case conn.IsClosed():
-		return nil, fmt.Errorf("connection lost while handling request %d: %v", c.batch[0].RequestID, outcome)
-	case conn.PgConn().IsBusy(): // Only closing the connection ends a query whose rows nobody has.
-		return cmp.Or(outcome, errors.New("the handler left a query open: it must close its rows")), errCut
-	case outcome != nil && !again && !never && IsRetryable(outcome):
-		return nil, outcome
-	}
-	switch conn.PgConn().TxStatus() {
-	case 'I':
-		if outcome != nil {
-			outcome = fmt.Errorf("%w: %w", errEnded, outcome)
-		}
-		return outcome, errEnded
-	case 'E':
-		if outcome == nil {
-			outcome = errors.New("a statement failed, and the handler did not return its error: return it, or use a savepoint (tx.Begin)")
-		}
-	}
-	if outcome != nil {
-		calling, cancel := w.end.call(w.CallTimeout)
-		defer cancel()
-		_, err = c.tx.Exec(calling, "rollback to savepoint locks_handler")
-	}
-	return outcome, err
+// run calls the handler in a goroutine of its own, which it may end, and sends what became of the
+// batch.
+func (w *requestWorker) run(c *requestCapture) <-chan outcome {
+	became := make(chan outcome, 1)
+	tx := &batchTx{Tx: c.tx, over: &atomic.Bool{}}
+	go handled(1, w.end.handlers, func() []error {
+		return []error{w.handle(w.end.handlers, tx, slices.Clone(c.batch))}
+	}, func(outcomes []outcome) {
+		tx.over.Store(true)
+		became <- outcomes[0]
+	})
+	return became
 }
 
-// settle settles the batch by its outcome and commits. With a delay the batch is put back.
-func (w *requestWorker) settle(c *capture, outcome error) (delay time.Duration, err error) {
-	expects := int64(len(c.batch))
-	params := db.SettleRequestParams{ProcessID: c.process, Status: "complete", Expects: &expects}
-	if outcome != nil {
-		text := message(outcome)
-		params.Status, params.Message = "error", &text
+// A goneError says that a handler's own doing took the transaction away.
+type goneError struct {
+	error
+	connection bool // and its connection
+}
+
+func (e *goneError) Unwrap() error { return e.error }
+
+// usable says what keeps a batch from being settled in the transaction that its handler had.
+func (w *requestWorker) usable(c *requestCapture, o *outcome) error {
+	conn := c.tx.Conn()
+	switch {
+	case o.verdict == workReturned:
+		return nil
+	case conn.IsClosed() && o.late:
+		return &goneError{o.err, true} // by a limit of the handler's own, and it would be so again
+	case conn.IsClosed():
+		return fmt.Errorf("connection lost while handling request %d: %v", c.batch[0].RequestID, o.err)
+	case conn.PgConn().IsBusy(): // Only closing the connection ends a query whose rows nobody has.
+		o.fail(errors.New("the handler left a query open: it must close its rows"))
+		return &goneError{o.err, true}
+	case o.verdict == workFailed && o.conflict:
+		return o.err
+	case conn.PgConn().TxStatus() == 'I':
+		err := errEnded
+		if o.err != nil {
+			err = fmt.Errorf("%w: %w", errEnded, o.err)
+		}
+		*o = judge(err, false)
+		return &goneError{err, false}
+	case conn.PgConn().TxStatus() == 'E':
+		o.fail(errors.New("a statement failed, and the handler did not return its error: return it, or use a savepoint (tx.Begin)"))
 	}
-	if again, delay, _ := wishes(outcome); again && !w.exhausted(c.batch) {
-		params.Status, params.Delay = "new", delay
+	return nil
+}
+
+// fail makes an outcome that is done a failure.
+func (o *outcome) fail(err error) {
+	if o.verdict == workDone {
+		*o = judge(err, false)
 	}
+}
+
+// settle settles the batch by its outcome and commits. What the server refuses is settled once more
+// behind the savepoint: as error, and then in plain letters.
+func (w *requestWorker) settle(c *requestCapture, o *outcome) error {
+	if o.verdict == workRetry && w.exhausted(c.batch) {
+		o.verdict = workFailed
+	}
+	pg := c.tx.Conn().PgConn()
+	for {
+		err := w.trySettle(c, o)
+		switch {
+		case err == nil || !errors.Is(err, errTaken) && wake.Transient(err):
+			return err
+		case o.verdict == workDone: // and it cannot be committed, such as with a deferred constraint
+			o.fail(err)
+		case unspeakable(err) && spelled(o.text) != o.text:
+			o.text = spelled(o.text)
+		default:
+			return &goneError{err, false}
+		}
+		if pg.TxStatus() == 'I' {
+			return &goneError{err, false}
+		}
+	}
+}
+
+func (w *requestWorker) trySettle(c *requestCapture, o *outcome) error {
 	calling, cancel := w.end.call(w.CallTimeout)
 	defer cancel()
-	closing := &pipeline{Conn: c.conn.Conn(), then: "commit"}
-	_, err = db.New(closing).SettleRequest(calling, params)
-	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "55000" { // not what it expects
-		err = errUnsettled
+	expects := int64(len(c.batch))
+	params := db.SettleRequestParams{ProcessID: c.process, Status: "complete", Expects: &expects}
+	if o.verdict != workDone {
+		params.Status, params.Message = "error", &o.text
+		if _, err := c.tx.Exec(calling, "rollback to savepoint locks_handler"); err != nil {
+			return err
+		}
 	}
-	return params.Delay, cmp.Or(err, closing.results.Close())
+	if o.verdict == workRetry {
+		params.Status, params.Delay = "new", o.delay
+	}
+	// What is deferred is checked while there is still a savepoint to go back to.
+	closing := &pipeline{Conn: c.conn.Conn(), then: []string{"set constraints all immediate", "commit"}}
+	_, err := db.New(closing).SettleRequest(calling, params)
+	// It would settle another number than it expects.
+	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "55000" {
+		err = errTaken
+	}
+	return cmp.Or(err, closing.results.Close())
 }
 
-// report tells of the outcome, and keeps in mind what has to be looked for again. err is why the
-// transaction was not committed.
-func (w *requestWorker) report(ctx context.Context, c *capture, outcome error, delay time.Duration, refused bool, err error) (found bool, _ error) {
-	switch {
-	case err == nil:
-		delete(w.refused, c.last())
-	case errors.Is(err, errStopped):
-	case !refused && (errors.Is(err, errEnded) || errors.Is(err, errUnsettled) || !wake.Transient(err)):
-		// The handler's doing, such as a deferred constraint of its tables: the same batch is
-		// settled as error in the next transaction.
-		if w.refused == nil || len(w.refused) >= 1000 { // Others settle some of them.
-			w.refused = map[try]error{}
-		}
-		w.refused[c.last()] = cmp.Or(outcome, err)
-		w.line = c.before
-		if errors.Is(err, errCut) {
-			w.comeBack()
-		}
-		return true, nil
-	default:
-		return false, err
-	}
-	if delay > 0 {
-		w.due = append(w.due, time.Now().Add(delay))
-	} else {
-		w.worked = true
-	}
-	if outcome != nil {
-		w.OnError(ctx, &RequestError{c.batch, outcome})
-	}
-	return true, nil
-}
-
-// errStopped is for a handler that failed after its time was up.
-var errStopped = errors.New("the worker is stopped")
-
-// errUnsettled is for a handler that settles or deletes requests of its batch, or begins another
+// errTaken is for a handler that settles or deletes requests of its batch, or begins another
 // transaction.
-var errUnsettled = errors.New("the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker")
-
-// errCut is for a handler whose connection cannot be used any more.
-var errCut = fmt.Errorf("%w with its connection", errEnded)
+var errTaken = errors.New("the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker")
 
 // A pipeline is a connection that sends what stands around a query together with it, in the
 // connection's query exec mode.
 type pipeline struct {
 	*pgx.Conn
-	begins  bool   // a transaction, before the query
-	then    string // is sent after the query
+	begins  bool     // a transaction, before the query
+	then    []string // is sent after the query
 	results pgx.BatchResults
 }
 
@@ -379,7 +454,9 @@ func (p *pipeline) send(ctx context.Context, sql string, args []any) {
 		batch.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	}
 	batch.Queue(sql, args...)
-	batch.Queue(p.then)
+	for _, sql := range p.then {
+		batch.Queue(sql)
+	}
 	p.results = p.Conn.SendBatch(ctx, batch)
 	if p.begins {
 		p.results.Exec()

@@ -201,6 +201,45 @@ func (q *Queries) ExtendTask(ctx context.Context, arg ExtendTaskParams) (bool, e
 	return extended, err
 }
 
+const extendTasks = `-- name: ExtendTasks :many
+select lock.extend_tasks(
+    ids => $1::text[], attempts => $2::bigint[], timeout => $3::interval, queue_id => $4::text
+)::text as id
+`
+
+type ExtendTasksParams struct {
+	Ids      []string
+	Attempts []int64
+	Timeout  time.Duration
+	QueueID  string
+}
+
+// ExtendTasks gives the holder of many attempts timeout from now on, and returns the ids that are still the caller's.
+func (q *Queries) ExtendTasks(ctx context.Context, arg ExtendTasksParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, extendTasks,
+		arg.Ids,
+		arg.Attempts,
+		arg.Timeout,
+		arg.QueueID,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const getTask = `-- name: GetTask :one
 select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.get_task(id => $1::text, queue_id => $2::text)
 `
@@ -445,7 +484,8 @@ select queue_id, id, timeout, payload, created_at, status, attempt, tries, retri
     ids => $1::text[], attempts => $2::bigint[], results => $3::text[],
     max => $4::integer, queue_id => $5::text, statuses => $6::text[],
     owner => $7::text, delays => $8::interval[], messages => $9::text[],
-    since => $10::timestamptz, shortest => $11::interval, longest => $12::interval, max_tries => $13::integer
+    since => $10::timestamptz, shortest => $11::interval, longest => $12::interval, max_tries => $13::integer,
+    stale => $14::boolean
 )
 `
 
@@ -463,11 +503,13 @@ type SettleAndCaptureParams struct {
 	Shortest time.Duration
 	Longest  time.Duration
 	MaxTries int32
+	Stale    bool
 }
 
 // SettleAndCapture settles the last batch, every task with its own result, delay and message, and captures the next (Max 0:
 // none), in one round trip and one commit. Results: new, done, failed, dead (no capture left), or retry: failed, and captured again after its
 // delay, or after a pause between Shortest and Longest that doubles with its tries; without a limit of its own it is dead after MaxTries.
+// Stale: those whose result was left out come first, with the attempt that was passed.
 func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCaptureParams) ([]Task, error) {
 	rows, err := q.db.Query(ctx, settleAndCapture,
 		arg.Ids,
@@ -483,6 +525,7 @@ func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCapturePara
 		arg.Shortest,
 		arg.Longest,
 		arg.MaxTries,
+		arg.Stale,
 	)
 	if err != nil {
 		return nil, err

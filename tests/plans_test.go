@@ -25,8 +25,8 @@ select lock.acquire_lease('a', 'me', '1 hour'); select lock.acquire_lease('a', '
 select lock.acquire_lease('a', 'me', '1 hour', 2); select lock.await_lease('a', 'me', '1 hour', 2); select lock.renew_lease('a', 1, '1 hour');
 select lock.assert_lease('a', 1); select lock.release_lease('a', 1); select lock.release_lease('a', 1);
 begin isolation level repeatable read; savepoint s; select lock.assert_lease('a', 9); rollback;
-select lock.create_task('a', timeout => '1 microsecond'); select lock.create_task('b', payload => '{}'); select lock.capture(5); select lock.capture(5); select lock.extend_task('b', 1, '1 s');
-select lock.set_status('a', 'failed', delay => '1 microsecond'); select lock.settle_and_capture('{b}', '{1}', '{failed}', 5, delays => '{1 s}');
+select lock.create_task('a', timeout => '1 microsecond'); select lock.create_task('b', payload => '{}'); select lock.capture(5); select lock.capture(5); select lock.extend_task('b', 1, '1 s'); select lock.extend_tasks('{b}', '{1}', '1 s');
+select lock.set_status('a', 'failed', delay => '1 microsecond'); select lock.settle_and_capture('{b}', '{1}', '{failed}', 5, delays => '{1 s}'); select lock.settle_and_capture('{b}', '{1}', '{done}', 0, stale => true);
 select lock.next_task_in('default', '{new,failed}'); select lock.open_transactions(); select lock.open_transactions('{5}');
 select lock.start_idling('lock_task', 'default', 'w', '1 min'); select lock.start_idling('lock_request', 'default', 'w', '1 min');
 select lock.await_task('{a}', '{1}', '{retry}', worker => 'v'); select lock.await_task(worker => 'v'); select lock.await_task(worker => 'v'); select lock.await_task(worker => 'v');
@@ -129,7 +129,7 @@ var roundCalls = []string{
 		select lock.pause_queue('task', 'q', 'why'); select lock.pause_queue('task', 'q', 'why'); select lock.capture(1, 'q'); select lock.resume_queue('task', 'q'); select lock.resume_queue('task', 'q');
 		select lock.record_action('task', 'q', 'why', '{}')`,
 	`select lock.create_task('#'); select lock.create_task('#', status => 'done', available_at => 'tomorrow'); select lock.create_task('timed #', timeout => '1 h', payload => '{}', retries_left => 3);
-		select lock.get_task('#'); select lock.capture(1, owner => 'me', since => '-infinity', max_tries => 5); select lock.extend_task('#', 1, '1 h'); select lock.set_status('#', 'failed', 1, delay => '1 s', message => 'm');
+		select lock.get_task('#'); select lock.capture(1, owner => 'me', since => '-infinity', max_tries => 5); select lock.extend_task('#', 1, '1 h'); select lock.extend_tasks('{#}', '{1}', '1 h'); select lock.set_status('#', 'failed', 1, delay => '1 s', message => 'm');
 		select lock.set_status('#', 'done'); select lock.set_status('timed #', 'failed', dead => true); select lock.retry_task('timed #', 1); select lock.set_status('timed #', 'failed', dead => true);
 		select lock.retry_tasks(retries_left => 1); select lock.set_status('timed #', 'done'); select lock.set_status('#', 'new'); select lock.list_tasks(); select lock.next_task_in(); select lock.purge_tasks('1 day')`,
 	`select lock.create_tasks('{a #,b #,c #}', payloads => '{1,2,3}'); select lock.capture(2); select lock.set_statuses('{a #}', '{1}', 'failed', delay => '1 microsecond', message => 'm'); select lock.set_statuses('{b #}', '{1}', 'done');

@@ -125,6 +125,12 @@ func taskLoopEach(t *testing.T, pool *pgxpool.Pool, opts *locks.TaskOptions, wor
 
 func taskRun(t *testing.T, work func(ctx context.Context) error) (stop func()) {
 	t.Helper()
+	return taskEnds(t, context.Canceled, work)
+}
+
+// taskEnds is taskRun for one that ends with an error.
+func taskEnds(t *testing.T, want error, work func(ctx context.Context) error) (stop func()) {
+	t.Helper()
 	running, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- work(running) }()
@@ -132,7 +138,7 @@ func taskRun(t *testing.T, work func(ctx context.Context) error) (stop func()) {
 		cancel()
 		select {
 		case err := <-ended:
-			if !errors.Is(err, context.Canceled) {
+			if !errors.Is(err, want) {
 				t.Errorf("the worker: %v", err)
 			}
 		case <-time.After(patience):
@@ -648,10 +654,13 @@ func TestTaskWorkFaults(t *testing.T) {
 		finish := make(chan struct{})
 		opts := quiet()
 		opts.Concurrency, opts.Grace = many, time.Second
-		stop := taskLoopEach(t, openPool(t, b.address, 4), opts, func(context.Context, db.Task) error {
-			working.Add(1)
-			<-finish
-			return nil
+		pool := openPool(t, b.address, 4)
+		stop := taskEnds(t, locks.ErrUnsettled, func(ctx context.Context) error {
+			return locks.WorkTasks(ctx, pool, "", func(context.Context, db.Task) error {
+				working.Add(1)
+				<-finish
+				return nil
+			}, opts)
 		})
 		eventually(t, "all are in work", func() bool { return working.Load() == many })
 		b.swallow(true)
@@ -788,13 +797,14 @@ func TestTaskBlackHole(t *testing.T) {
 		e, b, pool, _ := start(t)
 		e.session(t).exec("select lock.create_task('a')")
 		working := make(chan struct{})
-		stop := taskLoopEach(t, pool, &locks.TaskOptions{Grace: time.Second, Poll: time.Hour, OnError: func(context.Context, error) {}},
-			func(ctx context.Context, _ db.Task) error {
+		stop := taskEnds(t, locks.ErrUnsettled, func(ctx context.Context) error {
+			return locks.WorkTasks(ctx, pool, "", func(ctx context.Context, _ db.Task) error {
 				b.swallow(true)
 				close(working)
 				_, err := pool.Exec(ctx, "select 1")
 				return err
-			})
+			}, &locks.TaskOptions{Grace: time.Second, Poll: time.Hour, OnError: func(context.Context, error) {}})
+		})
 		<-working
 		stop()
 	})

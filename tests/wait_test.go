@@ -46,6 +46,11 @@ func TestWaitThenTheClock(t *testing.T) {
 			holder: "update lock.task set changed_at = changed_at", ending: "rollback",
 			call: "select lock.extend_task('id', 1, '1 hour')", stored: "select deadline - interval '1 hour' from lock.task",
 		},
+		"more time for tasks": {
+			setup:  "select lock.create_task('id', timeout => '1 hour'); select lock.capture(1)",
+			holder: "update lock.task set changed_at = changed_at", ending: "rollback",
+			call: "select lock.extend_tasks('{id}', '{1}', '1 hour')", stored: "select deadline - interval '1 hour' from lock.task",
+		},
 	}
 	// A change of the table's definition. The one mode keeps away whoever reads it, the other only who writes.
 	for _, mode := range []string{"access exclusive", "share"} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -29,6 +30,7 @@ func run(m *testing.M) int {
 		client()
 		return 0
 	}
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // of the panics that are meant
 	ctx := context.Background()
 	s, err := server.Start(ctx, server.Options{})
 	if errors.Is(err, server.ErrNoBinaries) {
@@ -183,6 +185,16 @@ var bugs = []struct {
 				select own.queue_id, own.entity_id from lock.request as own where own.request_id in (select unnest(batch.request_ids) from batch));`,
 		}},
 		want: []string{"it is complete, and nobody did it"},
+	},
+	{
+		name: "a capture that takes newer updates with a refused batch", kind: "worker", runs: 3 * time.Second, calls: 300,
+		swaps: []swap{{"request/capture_request", "[1:capture_request.max]", "[1:2147483647]"}},
+		want:  []string{"a refused batch was handled again"},
+	},
+	{
+		name: "a settle that is content with less than it expects", kind: "worker", runs: 3 * time.Second, calls: 300,
+		swaps: []swap{{"request/settle_request", "if settled <> settle_request.expects then", "if false then"}},
+		want:  []string{"it is complete, and nobody did it"},
 	},
 }
 
@@ -342,7 +354,7 @@ func TestNothingIsWrong(t *testing.T) {
 		t.Error(example)
 	}
 	for _, k := range kinds {
-		if n := c.Outcomes[k.name]; n.Yes == 0 || n.No == 0 || n.Unknown > 0 {
+		if n := c.Outcomes[k.name]; n.Yes == 0 || n.No == 0 && k != workerKind || n.Unknown > 0 {
 			t.Errorf("%s: %+v", k.name, n)
 		}
 	}

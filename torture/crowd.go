@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -44,6 +45,7 @@ func client() {
 		io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // of the panics that are meant
 	var count atomic.Int64
 	ended := make(chan struct{})
 	go func() {

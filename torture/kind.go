@@ -22,7 +22,7 @@ type kind struct {
 	final func(ctx context.Context, conn *pgx.Conn, c *checker, window int, ops []*op) error
 }
 
-var kinds = []*kind{keyKind, mutexKind, leaseKind, throttleKind, timeoutKind, slotKind, taskKind, requestKind}
+var kinds = []*kind{keyKind, mutexKind, leaseKind, throttleKind, timeoutKind, slotKind, taskKind, requestKind, workerKind}
 
 func kindNamed(name string) *kind {
 	for _, k := range kinds {
@@ -62,7 +62,7 @@ func newChecker(start int64) *checker {
 	for _, k := range kinds {
 		c.Violations[k.name], c.Undecided[k.name] = 0, 0
 	}
-	c.Lost["task"], c.Lost["request"] = 0, 0
+	c.Lost["task"], c.Lost["request"], c.Lost["worker"] = 0, 0, 0
 	return c
 }
 

@@ -19,7 +19,7 @@ func requestRound(s *session) error {
 	if s.dice.IntN(8) == 0 && window > 0 {
 		window--
 	}
-	_, err := s.work(window)
+	_, err := s.work(window, queueOf(window))
 	return err
 }
 
@@ -50,14 +50,14 @@ func (s *session) enqueue() error {
 
 // work captures one entity's requests, writes what is done about them in the same transaction, and settles them. It counts the entity
 // up by reading and writing a row, which goes wrong when two are at it.
-func (s *session) work(window int) (bool, error) {
+func (s *session) work(window int, queue string) (bool, error) {
 	p := s.call(window, "request", "capture", "-")
 	called := now()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	batch := &pgx.Batch{}
 	batch.Queue("begin")
-	batch.Queue("select entity_id, request_id from lock.capture_request(lpad($1, 32, '0')::uuid, queue_id => $2)", fmt.Sprint(p.number), queueOf(window))
+	batch.Queue("select entity_id, request_id from lock.capture_request(lpad($1, 32, '0')::uuid, queue_id => $2)", fmt.Sprint(p.number), queue)
 	results := s.conn.SendBatch(ctx, batch)
 	var entity string
 	var ids []int64
@@ -144,17 +144,17 @@ func checkRequests(c *checker, id string, ops []*op) {
 		switch {
 		case o.name == "enqueue" && o.outcome == yes:
 			if other := enqueued[o.out[0]]; other != nil {
-				c.violate("request", id, "one id was given to two requests", other, o)
+				c.violate(o.kind, id, "one id was given to two requests", other, o)
 			}
 			enqueued[o.out[0]] = o
 		case o.name == "+batch" && o.outcome == yes:
 			if other := places[o.in[0]]; other != nil {
-				c.violate("request", id, "two workers had the entity at the same time", other, o)
+				c.violate(o.kind, id, "two workers had the entity at the same time", other, o)
 			}
 			places[o.in[0]] = o
 			for _, request := range o.in[1:] {
 				if other := worked[request]; other != nil {
-					c.violate("request", id, "a request was done twice", other, o)
+					c.violate(o.kind, id, "a request was done twice", other, o)
 				}
 				worked[request] = o
 			}
@@ -166,7 +166,7 @@ func checkRequests(c *checker, id string, ops []*op) {
 		}
 		for request, asked := range enqueued {
 			if by := worked[request]; by != nil && asked.ret < o.call && by.in[0] > o.in[0] {
-				c.violate("request", id, "a request was passed over", asked, o, by)
+				c.violate(o.kind, id, "a request was passed over", asked, o, by)
 			}
 		}
 	}
@@ -218,16 +218,15 @@ func drainRequests(s *session, count func() (int, error)) error {
 			return err
 		}
 		for window := range windowOf(s.start, now()) + 1 {
-			for {
-				if err := s.connected(); err != nil {
-					return err
-				}
-				worked, err := s.work(window)
-				if err != nil {
-					return err
-				}
-				if !worked {
-					break
+			for _, queue := range []string{queueOf(window), oddQueueOf(window)} {
+				for worked := true; worked; {
+					err := s.connected()
+					if err == nil {
+						worked, err = s.work(window, queue)
+					}
+					if err != nil {
+						return err
+					}
 				}
 			}
 		}

@@ -41,12 +41,14 @@ select lock.set_statuses(
 -- SettleAndCapture settles the last batch, every task with its own result, delay and message, and captures the next (Max 0:
 -- none), in one round trip and one commit. Results: new, done, failed, dead (no capture left), or retry: failed, and captured again after its
 -- delay, or after a pause between Shortest and Longest that doubles with its tries; without a limit of its own it is dead after MaxTries.
+-- Stale: those whose result was left out come first, with the attempt that was passed.
 -- name: SettleAndCapture :many
 select * from lock.settle_and_capture(
     ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], results => sqlc.arg('results')::text[],
     max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[],
     owner => sqlc.narg('owner')::text, delays => sqlc.arg('delays')::interval[], messages => sqlc.arg('messages')::text[],
-    since => sqlc.narg('since')::timestamptz, shortest => sqlc.arg('shortest')::interval, longest => sqlc.arg('longest')::interval, max_tries => sqlc.arg('max_tries')::integer
+    since => sqlc.narg('since')::timestamptz, shortest => sqlc.arg('shortest')::interval, longest => sqlc.arg('longest')::interval, max_tries => sqlc.arg('max_tries')::integer,
+    stale => sqlc.arg('stale')::boolean
 );
 
 -- ExtendTask gives the holder of an attempt timeout from now on; false: the attempt is stale.
@@ -54,6 +56,12 @@ select * from lock.settle_and_capture(
 select lock.extend_task(
     id => sqlc.arg('id')::text, attempt => sqlc.arg('attempt')::bigint, timeout => sqlc.arg('timeout')::interval, queue_id => sqlc.arg('queue_id')::text
 ) as extended;
+
+-- ExtendTasks gives the holder of many attempts timeout from now on, and returns the ids that are still the caller's.
+-- name: ExtendTasks :many
+select lock.extend_tasks(
+    ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], timeout => sqlc.arg('timeout')::interval, queue_id => sqlc.arg('queue_id')::text
+)::text as id;
 
 -- RetryTask revives a task, such as a dead letter, with so many captures ahead (nil: any number); false: it is in progress.
 -- name: RetryTask :one

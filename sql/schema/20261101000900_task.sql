@@ -382,7 +382,8 @@ create or replace function lock.settle_and_capture(
     since      timestamptz  default null,
     shortest   interval     default '1 second',
     longest    interval     default '1 hour',
-    max_tries  integer      default 25
+    max_tries  integer      default 25,
+    stale      boolean      default false
 )
 returns setof lock.task
 language plpgsql
@@ -401,7 +402,7 @@ declare
     wanted     lock.task_status;
     left_over  integer := settle_and_capture.max;
     chosen     text[];
-    moved      integer;
+    moved      bigint;
 begin
     if settle_and_capture.shortest is distinct from '1 second' or settle_and_capture.longest is distinct from '1 hour' then
         perform lock_internal.check_interval(settle_and_capture.shortest, 'shortest', true);
@@ -416,11 +417,23 @@ begin
         perform lock_internal.check_count(settle_and_capture.max_tries, 'max_tries');
     end if;
     if settle_and_capture.ids is distinct from '{}' then
-        perform lock_internal.settle(
+        moved := lock_internal.settle(
             settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
             settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
             settle_and_capture.max_tries, settle_and_capture.statuses
         );
+        -- What an earlier call has settled in the same way, whose answer was lost, is not stale.
+        if settle_and_capture.stale and moved < cardinality(settle_and_capture.ids) then
+            return query
+                select dropped.*
+                from unnest(settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results) as given(id, attempt, result)
+                join lock.task
+                    on task.queue_id = settle_and_capture.queue_id
+                    and task.id = given.id
+                    and (task.attempt <> given.attempt or given.result <> 'new' and (given.result = 'done') <> (task.status = 'done'))
+                cross join jsonb_populate_record(task, jsonb_build_object('attempt', given.attempt)) as dropped
+                where octet_length(given.id) & 0 = 0;
+        end if;
     end if;
     if settle_and_capture.max = 0 then
         perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
@@ -518,7 +531,7 @@ $$;
 
 comment on function lock.settle_and_capture(
     text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz,
-    interval, interval, integer
+    interval, interval, integer, boolean
 ) is
     'Settles a worker''s last batch, leaving out what is stale. Then it captures the next as '
     'lock.capture does, and returns that; max 0: captures nothing. One round trip and one commit '
@@ -528,10 +541,12 @@ comment on function lock.settle_and_capture(
     'the first of them. done: done. failed: to be captured again after its delay, and without one '
     'at once. dead: failed, and no capture is left. retry: failed, to be captured again after its '
     'delay. Without a delay it pauses between shortest and longest: the pause doubles with its '
-    'tries, with jitter. A retried task without a retries_left of its own is dead after max_tries '
-    '(null: never). So is one whose time runs out. Pass empty arrays when there is nothing to '
-    'settle. Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or '
-    'max_tries; then it neither settles nor captures.';
+    'tries, with jitter. A retried task without a retries_left of its own is dead after '
+    'max_tries (null: never). So is one whose time runs out. stale: tasks whose result was left '
+    'out, since another attempt began or they were settled otherwise, are returned first, with '
+    'the attempt that was passed. Pass empty arrays when there is nothing to settle. Errors: those '
+    'of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; then it '
+    'neither settles nor captures.';
 
 -- file: sql/functions/task/capture.sql
 -- +goose StatementBegin
@@ -1020,6 +1035,74 @@ comment on function lock.extend_task(text, bigint, interval, text) is
     'The task''s own timeout stays for later attempts. Waits while another transaction is '
     'changing the task. Errors: P0002 unknown task; 22004 null; 22023 bad id, timeout not '
     'positive, infinite or with months.';
+
+-- file: sql/functions/task/extend_tasks.sql
+-- +goose StatementBegin
+-- extend_tasks is extend_task for many tasks at once. It returns the ids that are still the
+-- caller's.
+--
+-- The tasks are locked in the order in which lock_internal.settle goes through them, so the two
+-- close no circle. The new deadlines count from the end of each wait.
+create or replace function lock.extend_tasks(
+    ids       text[],
+    attempts  bigint[],
+    timeout   interval,
+    queue_id  text  default 'default'
+)
+returns setof text
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+    perform lock_internal.check_ids(extend_tasks.ids);
+    perform lock_internal.check_id(extend_tasks.queue_id, 'queue_id');
+    perform lock_internal.check_interval(extend_tasks.timeout, 'timeout', true);
+    if extend_tasks.attempts is null or array_position(extend_tasks.attempts, null) is not null then
+        raise exception 'attempts and their elements must not be null'
+            using errcode = 'null_value_not_allowed',
+                  hint = 'Pass the attempt that lock.capture returned for each id.';
+    elsif array_ndims(extend_tasks.attempts) > 1 or cardinality(extend_tasks.attempts) <> cardinality(extend_tasks.ids) then
+        raise exception '% ids and % attempts', cardinality(extend_tasks.ids), cardinality(extend_tasks.attempts)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass arrays of the same length.';
+    end if;
+    return query
+        with held as materialized (
+            select task.id
+            from unnest(extend_tasks.ids, extend_tasks.attempts) as given(id, attempt)
+            join lock.task
+                on task.queue_id = extend_tasks.queue_id
+                and task.id = given.id
+                and task.attempt = given.attempt
+                and task.status = 'in_progress'
+            -- Always true: so the planner takes the list for short, and uses the primary key.
+            where octet_length(given.id) & 0 = 0
+            order by given.id
+            for no key update of task
+        )
+        update lock.task
+        set deadline = (lock_internal.utc(clock_timestamp()) + extend_tasks.timeout) at time zone interval '0'
+        from held
+        where task.queue_id = extend_tasks.queue_id
+          and task.id = held.id
+        returning task.id;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.extend_tasks(text[], bigint[], interval, text) is
+    'Gives the holder of many attempts timeout from now on, as lock.extend_task does for one, and '
+    'returns the ids that are still the caller''s. The work on the others should stop: their '
+    'attempts are stale, or there are no such tasks. attempts: one for each id. Waits while '
+    'another transaction is changing one of the tasks. Errors: 22004 a null; 22023 arrays of '
+    'different lengths, an id twice, bad id, timeout not positive, infinite or with months.';
 
 -- file: sql/functions/task/forgotten_tasks.sql
 -- +goose StatementBegin
@@ -1603,6 +1686,9 @@ drop function if exists lock.get_task(text, text);
 -- gone: sql/functions/task/forgotten_tasks.sql
 drop function if exists lock_internal.forgotten_tasks();
 
+-- gone: sql/functions/task/extend_tasks.sql
+drop function if exists lock.extend_tasks(text[], bigint[], interval, text);
+
 -- gone: sql/functions/task/extend_task.sql
 drop function if exists lock.extend_task(text, bigint, interval, text);
 
@@ -1631,7 +1717,7 @@ drop function if exists lock.next_task_in(text, text[]);
 drop function if exists lock.capture(integer, text, text[], text, timestamptz, integer);
 
 -- gone: sql/functions/task/settle_and_capture.sql
-drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer);
+drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer, boolean);
 
 -- gone: sql/functions/task/settle.sql
 drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[], text[], interval, interval, integer, text[]);

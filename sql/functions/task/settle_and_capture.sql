@@ -30,7 +30,8 @@ create or replace function lock.settle_and_capture(
     since      timestamptz  default null,
     shortest   interval     default '1 second',
     longest    interval     default '1 hour',
-    max_tries  integer      default 25
+    max_tries  integer      default 25,
+    stale      boolean      default false
 )
 returns setof lock.task
 language plpgsql
@@ -49,7 +50,7 @@ declare
     wanted     lock.task_status;
     left_over  integer := settle_and_capture.max;
     chosen     text[];
-    moved      integer;
+    moved      bigint;
 begin
     if settle_and_capture.shortest is distinct from '1 second' or settle_and_capture.longest is distinct from '1 hour' then
         perform lock_internal.check_interval(settle_and_capture.shortest, 'shortest', true);
@@ -64,11 +65,23 @@ begin
         perform lock_internal.check_count(settle_and_capture.max_tries, 'max_tries');
     end if;
     if settle_and_capture.ids is distinct from '{}' then
-        perform lock_internal.settle(
+        moved := lock_internal.settle(
             settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
             settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
             settle_and_capture.max_tries, settle_and_capture.statuses
         );
+        -- What an earlier call has settled in the same way, whose answer was lost, is not stale.
+        if settle_and_capture.stale and moved < cardinality(settle_and_capture.ids) then
+            return query
+                select dropped.*
+                from unnest(settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results) as given(id, attempt, result)
+                join lock.task
+                    on task.queue_id = settle_and_capture.queue_id
+                    and task.id = given.id
+                    and (task.attempt <> given.attempt or given.result <> 'new' and (given.result = 'done') <> (task.status = 'done'))
+                cross join jsonb_populate_record(task, jsonb_build_object('attempt', given.attempt)) as dropped
+                where octet_length(given.id) & 0 = 0;
+        end if;
     end if;
     if settle_and_capture.max = 0 then
         perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
@@ -165,7 +178,7 @@ $$;
 
 comment on function lock.settle_and_capture(
     text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz,
-    interval, interval, integer
+    interval, interval, integer, boolean
 ) is
     'Settles a worker''s last batch, leaving out what is stale. Then it captures the next as '
     'lock.capture does, and returns that; max 0: captures nothing. One round trip and one commit '
@@ -175,7 +188,9 @@ comment on function lock.settle_and_capture(
     'the first of them. done: done. failed: to be captured again after its delay, and without one '
     'at once. dead: failed, and no capture is left. retry: failed, to be captured again after its '
     'delay. Without a delay it pauses between shortest and longest: the pause doubles with its '
-    'tries, with jitter. A retried task without a retries_left of its own is dead after max_tries '
-    '(null: never). So is one whose time runs out. Pass empty arrays when there is nothing to '
-    'settle. Errors: those of lock.set_statuses and lock.capture, 22023 bad shortest, longest or '
-    'max_tries; then it neither settles nor captures.';
+    'tries, with jitter. A retried task without a retries_left of its own is dead after '
+    'max_tries (null: never). So is one whose time runs out. stale: tasks whose result was left '
+    'out, since another attempt began or they were settled otherwise, are returned first, with '
+    'the attempt that was passed. Pass empty arrays when there is nothing to settle. Errors: those '
+    'of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; then it '
+    'neither settles nor captures.';

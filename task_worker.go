@@ -1,0 +1,232 @@
+package locks
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/internal/wake"
+)
+
+type taskWorker struct {
+	TaskOptions
+	teller
+	pool    *pgxpool.Pool
+	own     *wake.Own
+	queueID string
+	size    int  // of what is in work at most
+	batches bool // work gets all that one call captured, and the next when it has returned
+	handler bool // there is one
+	work    func(ctx context.Context, tasks []db.Task) []error
+	end     *graceful
+
+	busy    bool // it has told that there is no room
+	results taskResults
+	horizon taskHorizon
+	due     taskDue
+}
+
+// Work that takes longer than this takes the worker off the list of the idle, when it has no room.
+const busyAfter = 10 * time.Millisecond
+
+func newTaskWorker(pool *pgxpool.Pool, queueID string, opts *TaskOptions) *taskWorker {
+	w := &taskWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue)}
+	if opts != nil {
+		w.TaskOptions = *opts
+	}
+	if w.Statuses == nil {
+		w.Statuses = capturable
+	}
+	if w.OnError == nil {
+		w.OnError = warn
+	}
+	w.results.stir = make(chan struct{}, 1)
+	w.Owner = cmp.Or(w.Owner, rand.Text())
+	w.ShortestPause, w.LongestPause = cmp.Or(w.ShortestPause, time.Second), cmp.Or(w.LongestPause, time.Hour)
+	w.MaxTries = cmp.Or(w.MaxTries, 25)
+	w.Grace, w.CallTimeout = cmp.Or(w.Grace, defaultGrace), cmp.Or(w.CallTimeout, defaultCallTimeout)
+	w.Blind = cmp.Or(w.Blind, time.Second)
+	if slices.Contains(w.Statuses, string(db.TaskDone)) && (w.Poll == 0 || w.Poll > w.Blind) {
+		w.Poll = w.Blind
+	}
+	return w
+}
+
+// run works until Watch ends, and then sees to what is in work or not settled.
+func (w *taskWorker) run(ctx context.Context, pool *pgxpool.Pool) error {
+	err := checkWorker(w.handler, w.Grace, w.CallTimeout, w.Poll, w.Blind, map[string]int{"Concurrency": w.Concurrency, "BatchSize": w.BatchSize})
+	if err != nil {
+		return w.named(err)
+	}
+	own, leave := wake.UseOwn(pool)
+	defer leave()
+	w.own, w.end = own, newGraceful(ctx, w.Grace)
+	defer w.end.end()
+	w.teller = teller{w.OnError, w.end, w.CallTimeout}
+	err = wake.Watch(ctx, pool, wake.Tasks, w.queueID, wake.Options{
+		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Stir: w.results.stir, Due: w.next,
+		OnError: func(err error) { w.report(w.named(err)) },
+	}, w.look)
+	w.end.begin()
+	if unsettled := w.finish(); unsettled != nil && ctx.Err() != nil {
+		err = unsettled
+	} else if unsettled != nil {
+		err = errors.Join(err, unsettled)
+	}
+	return w.named(err)
+}
+
+func (w *taskWorker) named(err error) error {
+	return fmt.Errorf("locks: work on task queue %.60q: %w", w.queueID, err)
+}
+
+// report tells, which takes up room until it is over.
+func (w *taskWorker) report(err error) {
+	w.results.enter(1)
+	w.tell(err, func() { w.results.keep(1, nil) })
+}
+
+// look waits until there is room for a task, settles what is finished, captures, and sets to work.
+func (w *taskWorker) look(ctx context.Context) (bool, error) {
+	free, err := w.room(ctx)
+	if err != nil {
+		return false, err
+	}
+	var failed error
+	if w.results.apart {
+		trying, cancel := w.end.call(shortestCall)
+		failed = w.settleEach(trying)
+		cancel()
+		w.results.apart = failed != nil
+	}
+	asked := time.Now()
+	tasks, err := w.capture(free, failed == nil)
+	if err != nil || len(tasks) == 0 {
+		return false, cmp.Or(err, failed)
+	}
+	w.due.stuck = 0
+	switch {
+	case ctx.Err() != nil: // It ended meanwhile.
+		for _, task := range tasks {
+			w.results.keep(0, []taskResult{{task, outcome{verdict: workReturned}}})
+		}
+	case w.batches:
+		w.start(tasks, asked)
+	default:
+		for n := range tasks {
+			w.start(tasks[n:n+1], asked)
+		}
+	}
+	return true, nil
+}
+
+// room waits until there is room for a task, and says for how many.
+func (w *taskWorker) room(ctx context.Context) (free int, err error) {
+	var busy <-chan time.Time
+	for {
+		if free = w.results.room(w.size, w.batches); free > 0 {
+			w.busy = false
+			return free, nil
+		}
+		if busy == nil && !w.busy {
+			busy = time.After(busyAfter)
+		}
+		select {
+		case <-w.results.stir:
+		case <-busy:
+			w.busy = true
+			return 0, wake.ErrBusy
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// capture settles what is finished, unless it has just failed to be, and captures.
+func (w *taskWorker) capture(free int, settles bool) ([]db.Task, error) {
+	var finished []taskResult
+	if settles {
+		finished = w.results.all()
+	}
+	// When the loop's context ends during the call, the tasks are captured all the same, and
+	// somebody has to know.
+	calling, cancel := w.end.call(w.CallTimeout)
+	defer cancel()
+	began := time.Now()
+	since := w.horizon.since(began)
+	tasks, err := w.settle(calling, finished, free, since)
+	if err != nil {
+		w.results.apart = w.results.apart || len(finished) > 0
+		return nil, err
+	}
+	w.horizon.looked(began, since, free, tasks)
+	return tasks, nil
+}
+
+// next says how long it takes until a task falls due or times out.
+func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
+	return w.due.next(&w.horizon, func() (due []time.Duration, err error) {
+		calling, cancel := context.WithTimeout(ctx, w.CallTimeout)
+		defer cancel()
+		err = wake.Call(calling, w.pool, func(q *db.Queries) (err error) {
+			due, err = q.NextTaskIn(calling, db.NextTaskInParams{QueueID: w.queueID, Statuses: w.Statuses})
+			return err
+		})
+		return due, err
+	})
+}
+
+// start sets to work on tasks that were asked for at a time. What became of them is kept when the
+// handler returns, and told when it is settled.
+func (w *taskWorker) start(tasks []db.Task, asked time.Time) {
+	w.results.enter(len(tasks))
+	held, release := w.hold(tasks, asked)
+	go handled(len(tasks), w.end.handlers, func() []error { return w.work(held, tasks) }, func(became []outcome) {
+		lost := release()
+		results := make([]taskResult, len(tasks))
+		for n, task := range tasks {
+			results[n] = taskResult{task, became[n]}
+			if lost && became[n].err != nil {
+				results[n].err = errors.Join(became[n].err, ErrTaskLost)
+			}
+		}
+		w.results.keep(len(tasks), results)
+	})
+}
+
+// hold is the handlers' context. It ends before one of the tasks can be another's, and extends them
+// when that is wished for. release says whether it has ended so.
+func (w *taskWorker) hold(tasks []db.Task, asked time.Time) (held context.Context, release func() (lost bool)) {
+	params := db.ExtendTasksParams{QueueID: w.queueID}
+	for _, task := range tasks {
+		if task.Timeout == nil {
+			continue
+		}
+		params.Ids, params.Attempts = append(params.Ids, task.ID), append(params.Attempts, task.Attempt)
+		if len(params.Ids) == 1 || *task.Timeout < params.Timeout {
+			params.Timeout = *task.Timeout
+		}
+	}
+	if len(params.Ids) == 0 {
+		return w.end.handlers, func() bool { return false }
+	}
+	var extend func(ctx context.Context) (bool, error)
+	if w.Extend {
+		extend = func(ctx context.Context) (all bool, err error) {
+			err = w.own.Call(ctx, func(q *db.Queries) error {
+				extended, err := q.ExtendTasks(ctx, params)
+				all = len(extended) == len(params.Ids)
+				return err
+			})
+			return all, err
+		}
+	}
+	return startHeartbeat(w.end.handlers, heldUntil(asked, params.Timeout), params.Timeout, ErrTaskLost, extend)
+}

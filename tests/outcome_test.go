@@ -1,0 +1,615 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
+)
+
+// A toldLog is what OnError was told.
+type toldLog struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (l *toldLog) note(_ context.Context, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.errs = append(l.errs, err)
+}
+
+// of is what it was told of a task, or of batches of an entity.
+func (l *toldLog) of(id string) (found []error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, err := range l.errs {
+		var task *locks.TaskError
+		var batch *locks.RequestError
+		if errors.As(err, &task) && task.Task.ID == id || errors.As(err, &batch) && batch.Batch[0].EntityID == id {
+			found = append(found, err)
+		}
+	}
+	return found
+}
+
+// requestRun runs WorkRequests until the test ends or stop is called, which returns its error.
+func requestRun(t *testing.T, pool *pgxpool.Pool, opts *locks.RequestOptions, handle func(context.Context, pgx.Tx, []db.Request) error) (stop func() error) {
+	t.Helper()
+	return runUntil(t, func(ctx context.Context) error { return locks.WorkRequests(ctx, pool, "", handle, opts) })
+}
+
+func runUntil(t *testing.T, work func(ctx context.Context) error) (stop func() error) {
+	t.Helper()
+	running, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- work(running) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(patience):
+			return errors.New("it does not end with its context")
+		}
+	})
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
+// openLatin gives the test a database whose encoding has few letters.
+func openLatin(t *testing.T) (super, app string) {
+	t.Helper()
+	onlyPostgreSQL(t, "its databases are UTF8")
+	name := newDatabase()
+	conn, err := pgx.Connect(ctx, target.url)
+	must(t, err)
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, "create database "+name+" owner locks_owner template template0 encoding 'LATIN1' lc_collate 'C' lc_ctype 'C'")
+	must(t, err)
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(ctx, target.url)
+		must(t, err)
+		defer conn.Close(ctx)
+		_, err = conn.Exec(ctx, dropDatabase(name))
+		must(t, err)
+	})
+	must(t, fill(name))
+	user, err := pgx.ParseConfig(target.url)
+	must(t, err)
+	const texts = "&client_encoding=UTF8" // else the server takes what it gets for its own encoding
+	return as(target.url, user.User, name) + texts, as(target.url, "locks_app", name) + texts
+}
+
+// An odd error panics when it is looked at in one way.
+type oddError struct{ way string }
+
+func (e oddError) Error() string {
+	if e.way == "Error" {
+		panic("Error")
+	}
+	return "odd"
+}
+
+func (e oddError) Is(error) bool {
+	if e.way == "Is" {
+		panic("Is")
+	}
+	return false
+}
+
+func (e oddError) As(any) bool {
+	if e.way == "As" {
+		panic("As")
+	}
+	return false
+}
+
+func (e oddError) Unwrap() error {
+	if e.way == "Unwrap" {
+		panic("Unwrap")
+	}
+	return nil
+}
+
+// TestRequestOutcomes: whatever a handler does, its batch is settled, and somebody is told, once.
+func TestRequestOutcomes(t *testing.T) {
+	t.Parallel()
+	settled := func(s *session, entity string) string {
+		return requestRows(s, "select request_status::text, count(*) from lock.request where entity_id = $1 group by 1 order by 1", entity)
+	}
+	t.Run("an entity that keeps getting updates is settled, and stops no other", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		const others = 200
+		s.exec("select lock.enqueue('update', 'busy') from generate_series(1, 3)")
+		s.exec("select lock.enqueue('update', 'other ' || n) from generate_series(1, $1::integer) n", others)
+		told, calls, enough := &toldLog{}, atomic.Int64{}, atomic.Bool{}
+		startRequestHandlers(t, e.pool, 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			if batch[0].EntityID != "busy" {
+				return nil
+			}
+			if calls.Add(1); !enough.Load() {
+				if _, err := e.pool.Exec(ctx, "select lock.enqueue('update', 'busy')"); err != nil {
+					t.Error(err)
+				}
+			}
+			short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+			defer cancel()
+			_, err := tx.Exec(short, "select pg_sleep(60)")
+			return err
+		}, &locks.RequestOptions{OnError: told.note})
+		eventually(t, "the others are complete, and some of it is settled", func() bool {
+			return get[bool](s, "select count(*) filter (where request_status = 'complete') = $1 and count(*) filter (where request_status = 'error') >= 5 from lock.request", others)
+		})
+		enough.Store(true)
+		eventually(t, "all of it is settled", func() bool {
+			return get[int64](s, "select count(*) from lock.request where settled_at is null") == 0
+		})
+		// Each batch was handled once, and told once, with exactly its requests.
+		seen := map[int64]bool{}
+		for _, err := range told.of("busy") {
+			var failed *locks.RequestError
+			if !errors.As(err, &failed) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("told %v", err)
+				continue
+			}
+			for _, request := range failed.Batch {
+				if seen[request.RequestID] {
+					t.Errorf("told twice of request %d", request.RequestID)
+				}
+				seen[request.RequestID] = true
+			}
+		}
+		if want := fmt.Sprintf("error %d", len(seen)); settled(s, "busy") != want || len(told.of("busy")) != int(calls.Load()) {
+			t.Errorf("%s, and told of %s by %d calls", settled(s, "busy"), want, calls.Load())
+		}
+	})
+	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
+		t.Run("what is deferred is refused in the same transaction: "+mode, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			_, err := e.admin.Exec(ctx, `create table parent (id int primary key);
+				create table child (parent_id int references parent deferrable initially deferred);
+				grant insert on child to locks_app`)
+			must(t, err)
+			s := e.sessionAs(t, e.super)
+			s.exec("select lock.enqueue('update', 'a')")
+			told := &toldLog{}
+			var process atomic.Value
+			startRequestHandlers(t, openPool(t, e.url+"&default_query_exec_mode="+mode, 4), 1, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+				process.Store(fmt.Sprint(batch[0].ProcessID))
+				if _, err := e.pool.Exec(ctx, "select lock.enqueue('update', 'a') where not exists (select from lock.request_history('a') offset 5)"); err != nil {
+					t.Error(err)
+				}
+				_, err := tx.Exec(ctx, "insert into child values (1)")
+				return err
+			}, &locks.RequestOptions{OnError: told.note})
+			eventually(t, "they are settled", func() bool { return settled(s, "a") == "error 6" })
+			if last := get[string](s, "select process_id::text from lock.request order by request_id desc limit 1"); last != process.Load() {
+				t.Errorf("settled by %s, and captured by %s", last, process.Load())
+			}
+			if n := len(told.of("a")); n != 6 || code(told.of("a")[0]) != "23503" {
+				t.Errorf("told %d times", n)
+			}
+		})
+	}
+	t.Run("a backlog is worked off in batches, the oldest first", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		s.exec("select lock.enqueue('update', 'a') from generate_series(1, 25)")
+		batches := make(chan string, 30)
+		startRequestHandlers(t, e.pool, 1, func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
+			batches <- fmt.Sprintf("%d to %d", batch[0].RequestID, batch[len(batch)-1].RequestID)
+			return nil
+		}, &locks.RequestOptions{BatchSize: 10})
+		for _, want := range []string{"1 to 10", "11 to 20", "21 to 25"} {
+			if got := <-batches; got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+		eventually(t, "all are settled", func() bool { return settled(s, "a") == "complete 25" })
+	})
+	t.Run("a transaction that is kept is closed", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		s.exec("select lock.enqueue('update', 'a')")
+		var kept, nested pgx.Tx
+		startRequestHandlers(t, e.pool, 1, func(ctx context.Context, tx pgx.Tx, _ []db.Request) (err error) {
+			kept = tx
+			nested, err = tx.Begin(ctx)
+			return err
+		}, nil)
+		eventually(t, "it is settled", func() bool { return settled(s, "a") == "complete 1" })
+		for name, tx := range map[string]pgx.Tx{"kept": kept, "nested": nested} {
+			_, exec := tx.Exec(ctx, "select 1")
+			_, query := tx.Query(ctx, "select 1")
+			_, begin := tx.Begin(ctx)
+			_, prepare := tx.Prepare(ctx, "p", "select 1")
+			_, copied := tx.CopyFrom(ctx, pgx.Identifier{"a"}, []string{"b"}, pgx.CopyFromRows(nil))
+			for what, err := range map[string]error{
+				"Exec": exec, "Query": query, "Begin": begin, "Prepare": prepare, "CopyFrom": copied,
+				"QueryRow":  tx.QueryRow(ctx, "select 1").Scan(new(int)),
+				"SendBatch": tx.SendBatch(ctx, &pgx.Batch{}).Close(),
+				"Commit":    tx.Commit(ctx), "Rollback": tx.Rollback(ctx),
+			} {
+				if !errors.Is(err, pgx.ErrTxClosed) {
+					t.Errorf("%s: %s: %v", name, what, err)
+				}
+			}
+		}
+	})
+	t.Run("a handler that ends its goroutine, or whose error cannot be looked at, has failed", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		ways := []string{"Goexit", "Error", "Is", "As", "Unwrap"}
+		for _, way := range ways {
+			s.exec("select lock.enqueue('update', $1)", way)
+		}
+		told := &toldLog{}
+		stop := requestRun(t, e.pool, &locks.RequestOptions{OnError: told.note}, func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
+			if batch[0].EntityID == "Goexit" {
+				runtime.Goexit()
+			}
+			return oddError{batch[0].EntityID}
+		})
+		eventually(t, "all are settled", func() bool {
+			return get[int64](s, "select count(*) from lock.request where request_status = 'error'") == int64(len(ways))
+		})
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		for _, way := range ways {
+			if n := len(told.of(way)); n != 1 {
+				t.Errorf("%s: told %d times", way, n)
+			}
+		}
+	})
+	for name, hook := range map[string]func(pool *pgxpool.Pool, err error) error{
+		"uses the loop's own connection": func(pool *pgxpool.Pool, err error) error {
+			calling, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			_, err = pool.Exec(calling, "insert into told values ($1)", err.Error())
+			return err
+		},
+		"panics":             func(*pgxpool.Pool, error) error { panic("on error") },
+		"ends its goroutine": func(*pgxpool.Pool, error) error { runtime.Goexit(); return nil },
+	} {
+		t.Run("an OnError that "+name+" harms nobody", func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			_, err := e.admin.Exec(ctx, "create table told (what text); grant insert on told to locks_app")
+			must(t, err)
+			s := e.sessionAs(t, e.super)
+			s.exec("select lock.enqueue('update', 'a'), lock.enqueue('update', 'b')")
+			pool := openPool(t, e.url, 1)
+			stop := requestRun(t, pool, &locks.RequestOptions{OnError: func(_ context.Context, err error) {
+				if err := hook(pool, err); err != nil {
+					t.Error(err)
+				}
+			}}, func(context.Context, pgx.Tx, []db.Request) error { return errors.New("no good") })
+			eventually(t, "both are settled", func() bool { return settled(s, "a") == "error 1" && settled(s, "b") == "error 1" })
+			if err := stop(); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			if n := get[int64](s, "select count(*) from told"); strings.HasPrefix(name, "uses") && n != 2 {
+				t.Errorf("%d were told", n)
+			}
+		})
+	}
+	t.Run("who waits for a connection is told that all are in use", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		pool := openPool(t, e.url, 1)
+		only, err := pool.Acquire(ctx)
+		must(t, err)
+		defer only.Release()
+		told := make(chan error, 100)
+		stop := requestRun(t, pool, &locks.RequestOptions{CallTimeout: 100 * time.Millisecond, OnError: func(_ context.Context, err error) { told <- err }},
+			func(context.Context, pgx.Tx, []db.Request) error { return nil })
+		if err := <-told; !strings.Contains(err.Error(), "no connection of the pool, 1 of 1 are in use") || !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	t.Run("a message that the database has no letters for is spelled", func(t *testing.T) {
+		t.Parallel()
+		super, app := openLatin(t)
+		admin := openPool(t, super, 2)
+		_, err := admin.Exec(ctx, "select lock.enqueue('update', 'a')")
+		must(t, err)
+		told := &toldLog{}
+		stop := requestRun(t, openPool(t, app, 2), &locks.RequestOptions{OnError: told.note}, func(context.Context, pgx.Tx, []db.Request) error {
+			return errors.New("“é” is 5 €")
+		})
+		eventually(t, "it is settled", func() (is bool) {
+			must(t, admin.QueryRow(ctx, `select count(*) = 1 from lock.request where request_status = 'error' and message = '\u201c\u00e9\u201d is 5 \u20ac' and tries = 1`).Scan(&is))
+			return is
+		})
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if n := len(told.of("a")); n != 1 {
+			t.Errorf("told %d times", n)
+		}
+	})
+	t.Run("what cannot be settled at the end is no clean stop", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		b := newBlackHole(t, e.url)
+		e.session(t).exec("select lock.enqueue('update', 'a')")
+		working, finish := make(chan struct{}), make(chan struct{})
+		opts := &locks.RequestOptions{Grace: time.Second, CallTimeout: time.Second, OnError: func(context.Context, error) {}}
+		stop := requestRun(t, openPool(t, b.address, 2), opts, func(context.Context, pgx.Tx, []db.Request) error {
+			close(working)
+			<-finish
+			return nil
+		})
+		<-working
+		b.swallow(true)
+		time.AfterFunc(10*time.Millisecond, func() { close(finish) }) // during or before the stop
+		if err := stop(); !errors.Is(err, locks.ErrUnsettled) || errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestTaskOutcomes is the same for tasks.
+func TestTaskOutcomes(t *testing.T) {
+	t.Parallel()
+	state := func(t *testing.T, e *env, id string) (s string) {
+		t.Helper()
+		must(t, e.admin.QueryRow(ctx, "select concat_ws(':', status, attempt, retries_left) from lock.task where id = $1", id).Scan(&s))
+		return s
+	}
+	each := func(t *testing.T, e *env, opts *locks.TaskOptions, work func(context.Context, db.Task) error) (stop func() error) {
+		return runUntil(t, func(ctx context.Context) error { return locks.WorkTasks(ctx, e.pool, "", work, opts) })
+	}
+	t.Run("the result is kept before anybody is told", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.create_tasks('{a,b}')")
+		seen, calls := make(chan struct{}), atomic.Int64{}
+		stop := each(t, e, &locks.TaskOptions{Concurrency: 1, OnError: func(context.Context, error) {
+			calls.Add(1)
+			<-seen
+		}}, func(context.Context, db.Task) error { return locks.Permanent(errors.New("no good")) })
+		eventually(t, "the first is settled", func() bool { return state(t, e, "a") == "failed:1:0" })
+		eventually(t, "somebody is told", func() bool { return calls.Load() == 1 })
+		close(seen)
+		eventually(t, "the second is settled", func() bool { return state(t, e, "b") == "failed:1:0" })
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if n := calls.Load(); n != 2 {
+			t.Errorf("told %d times", n)
+		}
+	})
+	for name, hook := range map[string]func(){"panics": func() { panic("on error") }, "ends its goroutine": runtime.Goexit} {
+		t.Run("an OnError that "+name+" harms nobody", func(t *testing.T) {
+			t.Parallel()
+			e := open(t, advisory)
+			e.session(t).exec("select lock.create_tasks('{a,b}', retries_left => 1)")
+			stop := each(t, e, &locks.TaskOptions{Concurrency: 1, OnError: func(context.Context, error) { hook() }}, func(context.Context, db.Task) error {
+				return errors.New("no good")
+			})
+			eventually(t, "both are settled", func() bool { return state(t, e, "a") == "failed:1:0" && state(t, e, "b") == "failed:1:0" })
+			if err := stop(); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("who is told in the grace period has a context that lives", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.create_task('a')")
+		finish, told := make(chan struct{}), make(chan error, 1)
+		stop := each(t, e, &locks.TaskOptions{OnError: func(ctx context.Context, _ error) { told <- ctx.Err() }}, func(context.Context, db.Task) error {
+			<-finish
+			return errors.New("no good")
+		})
+		eventually(t, "it idles", func() bool { return wakeIdlers(t, e, "default") == 1 })
+		ended := make(chan error, 1)
+		go func() { ended <- stop() }()
+		eventually(t, "the loop has ended", func() bool { return wakeIdlers(t, e, "default") == 0 })
+		close(finish)
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if err := <-told; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a task whose time is over ends its handler, and its result is told to be dropped", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.create_task('a', timeout => '200 ms')")
+		told := &toldLog{}
+		release := make(chan struct{})
+		var cause error
+		stop := each(t, e, &locks.TaskOptions{Concurrency: 2, OnError: told.note}, func(ctx context.Context, task db.Task) error {
+			if task.Attempt == 1 {
+				select {
+				case <-ctx.Done():
+					cause = context.Cause(ctx)
+				case <-time.After(patience):
+					cause = errors.New("it goes on")
+				}
+				<-release // It is taken over meanwhile.
+			}
+			return nil
+		})
+		eventually(t, "it is taken over and done", func() bool { return state(t, e, "a") == "done:2" })
+		close(release)
+		eventually(t, "somebody is told", func() bool { return len(told.of("a")) == 1 })
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if errs := told.of("a"); len(errs) != 1 || !errors.Is(errs[0], locks.ErrTaskLost) {
+			t.Errorf("told %v", errs)
+		}
+		if !errors.Is(cause, locks.ErrTaskLost) {
+			t.Errorf("the cause is %v", cause)
+		}
+	})
+	t.Run("a batch is extended by one call", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		const size = 500
+		e.session(t).exec("select lock.create_tasks(array(select n::text from generate_series(1, $1::integer) n), timeout => '6 s')", size)
+		pool, queries := openLogged(t, e.url, 4)
+		layers := make(chan int, 1)
+		stop := runUntil(t, func(ctx context.Context) error {
+			return locks.WorkTaskBatches(ctx, pool, "", func(ctx context.Context, tasks []db.Task) []error {
+				before := queries.count()
+				var deadline time.Time
+				eventually(t, "all are extended twice", func() bool {
+					var least time.Time
+					must(t, e.admin.QueryRow(ctx, "select min(deadline) from lock.task where attempt = 1 and deadline is not null").Scan(&least))
+					if deadline.IsZero() {
+						deadline = least
+					}
+					return least.After(deadline.Add(3 * time.Second))
+				})
+				layers <- len(queries.since(before))
+				return nil
+			}, &locks.TaskOptions{BatchSize: size, Extend: true})
+		})
+		if n := <-layers; n > 4 {
+			t.Errorf("%d calls to extend a batch twice", n)
+		}
+		eventually(t, "all are done", func() (done bool) {
+			must(t, e.admin.QueryRow(ctx, "select count(*) = $1 from lock.task where status = 'done' and attempt = 1", size).Scan(&done))
+			return done
+		})
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	t.Run("a message that the database has no letters for is spelled", func(t *testing.T) {
+		t.Parallel()
+		super, app := openLatin(t)
+		admin := openPool(t, super, 2)
+		_, err := admin.Exec(ctx, "select lock.create_task('a')")
+		must(t, err)
+		pool := openPool(t, app, 2)
+		stop := runUntil(t, func(ctx context.Context) error {
+			return locks.WorkTasks(ctx, pool, "", func(context.Context, db.Task) error { return locks.Permanent(errors.New("5 €\n\\")) }, &locks.TaskOptions{OnError: func(context.Context, error) {}})
+		})
+		eventually(t, "it is settled", func() (is bool) {
+			must(t, admin.QueryRow(ctx, `select status = 'failed' and message = E'5 \\u20ac\n\\' and tries = 1 from lock.task`).Scan(&is))
+			return is
+		})
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	t.Run("an error that cannot be looked at has failed", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		e.session(t).exec("select lock.create_tasks('{Error,Is,As,Unwrap}', retries_left => 1)")
+		told := &toldLog{}
+		stop := each(t, e, &locks.TaskOptions{OnError: told.note}, func(_ context.Context, task db.Task) error { return oddError{task.ID} })
+		for _, way := range []string{"Error", "Is", "As", "Unwrap"} {
+			eventually(t, way+" has failed", func() bool { return state(t, e, way) == "failed:1:0" })
+		}
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		for _, way := range []string{"Error", "Is", "As", "Unwrap"} {
+			if n := len(told.of(way)); n != 1 {
+				t.Errorf("%s: told %d times", way, n)
+			}
+		}
+	})
+	t.Run("what cannot be settled at the end is no clean stop, and is told", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		b := newBlackHole(t, e.url)
+		e.session(t).exec("select lock.create_task('a')")
+		working, finish := make(chan struct{}), make(chan struct{})
+		told := &toldLog{}
+		pool := openPool(t, b.address, 4)
+		stop := runUntil(t, func(ctx context.Context) error {
+			return locks.WorkTasks(ctx, pool, "", func(context.Context, db.Task) error {
+				close(working)
+				<-finish
+				return errors.New("no good")
+			}, &locks.TaskOptions{Grace: time.Second, CallTimeout: time.Second, OnError: told.note})
+		})
+		<-working
+		b.swallow(true)
+		close(finish)
+		if err := stop(); !errors.Is(err, locks.ErrUnsettled) || errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if errs := told.of("a"); len(errs) != 1 || !errors.Is(errs[0], locks.ErrUnsettled) || !strings.Contains(errs[0].Error(), "no good") {
+			t.Errorf("told %v", errs)
+		}
+	})
+}
+
+// TestWorkerOptions: what no worker can work with is refused before anything is captured.
+func TestWorkerOptions(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	s := e.session(t)
+	s.exec("select lock.create_task('a'), lock.enqueue('update', 'a')")
+	task := func(context.Context, db.Task) error { return nil }
+	tasks := func(context.Context, []db.Task) []error { return nil }
+	request := func(context.Context, pgx.Tx, []db.Request) error { return nil }
+	running, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for want, work := range map[string]func() error{
+		`task queue "q": the handler is nil`:   func() error { return locks.WorkTasks(running, e.pool, "q", nil, nil) },
+		`task queue "default": the handler`:    func() error { return locks.WorkTaskBatches(running, e.pool, "", nil, nil) },
+		`request queue "default": the handler`: func() error { return locks.WorkRequests(running, e.pool, "", nil, nil) },
+		`task queue "default": Poll is -1s`: func() error {
+			return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{Poll: -time.Second})
+		},
+		`task queue "default": Poll is 1ns`:  func() error { return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{Poll: 1}) },
+		`task queue "default": Blind is 1ns`: func() error { return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{Blind: 1}) },
+		`task queue "default": Grace is -1s`: func() error {
+			return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{Grace: -time.Second})
+		},
+		`task queue "default": BatchSize is -1`: func() error {
+			return locks.WorkTaskBatches(running, e.pool, "", tasks, &locks.TaskOptions{BatchSize: -1})
+		},
+		`task queue "default": Concurrency is`: func() error { return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{Concurrency: -1}) },
+		`queue "default": CallTimeout is -1ns`: func() error {
+			return locks.WorkRequests(running, e.pool, "", request, &locks.RequestOptions{CallTimeout: -1})
+		},
+		`request queue "default": Poll is 1ms`: func() error {
+			return locks.WorkRequests(running, e.pool, "", request, &locks.RequestOptions{Poll: time.Millisecond})
+		},
+		`request queue "default": MaxTries is`: func() error {
+			return locks.WorkRequests(running, e.pool, "", request, &locks.RequestOptions{MaxTries: -1})
+		},
+		`request queue "default": BatchSize is`: func() error {
+			return locks.WorkRequests(running, e.pool, "", request, &locks.RequestOptions{BatchSize: -1})
+		},
+	} {
+		if err := work(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	answers(s, "new:0", "select status || ':' || tries from lock.get_task('a')")
+	answers(s, "new", "select request_status::text from lock.request_history('a')")
+}
