@@ -25,7 +25,7 @@ func ExampleWorkTasks() {
 		fmt.Printf("%s: %s, try %d\n", task.ID, task.Payload, task.Tries)
 		stop()
 		return nil // An error is kept as the task's message, and the task is tried again after a pause.
-	}, &locks.TaskOptions{Concurrency: 4, Extend: true})
+	}, &locks.TaskOptions{Concurrency: 4})
 	fmt.Println(errors.Is(err, context.Canceled))
 	// Output:
 	// march: {"pages": 3}, try 1

@@ -36,20 +36,24 @@ func startHeartbeat(ctx context.Context, until time.Time, ttl time.Duration, los
 	h := &heartbeat{parent: ctx, deadline: until, ttl: ttl, renew: renew, lostIs: lostIs}
 	h.Context, h.cancel = context.WithCancelCause(ctx)
 	h.alarm = time.AfterFunc(time.Until(h.deadline), h.lose)
-	renewals, end := context.WithCancel(h.Context)
-	ended := make(chan struct{})
-	if renew == nil {
-		close(ended)
-	} else {
-		go func() {
+	renewing := func() {}
+	if renew != nil { // What is short ends before there is a goroutine for it.
+		renewals, end := context.WithCancel(h.Context)
+		ended := make(chan struct{})
+		first := time.AfterFunc(ttl/3, func() {
 			defer close(ended)
 			h.beat(renewals)
-		}()
+		})
+		renewing = func() {
+			end()
+			if !first.Stop() {
+				<-ended
+			}
+		}
 	}
 	return h, func() bool {
 		lost := h.lost()
-		end()
-		<-ended
+		renewing()
 		h.alarm.Stop()
 		h.cancel(nil)
 		return lost
@@ -57,12 +61,8 @@ func startHeartbeat(ctx context.Context, until time.Time, ttl time.Duration, los
 }
 
 func (h *heartbeat) beat(ctx context.Context) {
-	pause := h.ttl / 3
 	for {
-		if wake.Sleep(ctx, pause) != nil {
-			return
-		}
-		asked := time.Now()
+		pause, asked := h.ttl/3, time.Now()
 		renewed, err := h.tryRenew(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -74,7 +74,10 @@ func (h *heartbeat) beat(ctx context.Context) {
 			return
 		default:
 			h.extend(heldUntil(asked, h.ttl))
-			pause = h.ttl/3 - time.Since(asked)
+			pause -= time.Since(asked)
+		}
+		if wake.Sleep(ctx, pause) != nil {
+			return
 		}
 	}
 }

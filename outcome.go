@@ -117,14 +117,66 @@ func spelled(text string) string {
 	return plain.String()
 }
 
+// An Outcome is what became of work that has not simply been done.
+type Outcome string
+
+const (
+	OutcomeRetry    Outcome = "retry"    // it is tried again
+	OutcomeDead     Outcome = "dead"     // it is not: a dead letter, or a request in error
+	OutcomeReturned Outcome = "returned" // as if it had not been captured, since its worker was stopped
+	OutcomeStale    Outcome = "stale"    // another has it, and this result was dropped
+	OutcomeUnknown  Outcome = "unknown"  // the result could not be settled: it is done again
+)
+
+// public is a verdict for people. exhausted says that a failure has no try left.
+func (o outcome) public(exhausted bool) Outcome {
+	switch {
+	case o.verdict == workDead || exhausted && (o.verdict == workFailed || o.verdict == workRetry):
+		return OutcomeDead
+	case o.verdict == workReturned:
+		return OutcomeReturned
+	case o.verdict == workStale:
+		return OutcomeStale
+	case o.verdict == workLost:
+		return OutcomeUnknown
+	}
+	return OutcomeRetry
+}
+
 // warn is the default of OnError.
 func warn(ctx context.Context, err error) {
+	level, text, args := slog.LevelWarn, err.Error(), []any(nil)
+	var became Outcome
+	var again time.Duration
+	var task *TaskError
+	var request *RequestError
+	switch {
+	case errors.As(err, &task):
+		became, again, text = task.Outcome, task.RetryIn, "locks: task failed"
+		args = append(args, "queue", task.Task.QueueID, "task", task.Task.ID,
+			"attempt", task.Task.Attempt, "tries", task.Task.Tries)
+		err = task.Err
+	case errors.As(err, &request):
+		first := request.Batch[0]
+		became, again, text = request.Outcome, request.RetryIn, "locks: request failed"
+		args = append(args, "queue", first.QueueID, "entity", first.EntityID, "request", first.RequestID,
+			"batch", len(request.Batch), "tries", first.Tries)
+		err = request.Err
+	}
+	if became != "" {
+		args = append(args, "outcome", string(became), "error", err.Error())
+	}
+	if became == OutcomeRetry && again > 0 {
+		args = append(args, "retry_in", again)
+	}
+	if became == OutcomeDead {
+		level = slog.LevelError
+	}
 	var panicked *PanicError
 	if errors.As(err, &panicked) {
-		slog.WarnContext(ctx, err.Error(), "stack", string(panicked.Stack))
-	} else {
-		slog.WarnContext(ctx, err.Error())
+		args = append(args, "stack", string(panicked.Stack))
 	}
+	slog.Log(ctx, level, text, args...)
 }
 
 // A teller is OnError with a guard around it.
@@ -132,6 +184,22 @@ type teller struct {
 	onError func(context.Context, error)
 	end     *graceful
 	timeout time.Duration // of one call's context
+	quiet   bool          // there is an OnError, and the log is its owner's
+}
+
+// newTeller takes the log where there is no OnError.
+func newTeller(onError func(context.Context, error), end *graceful, timeout time.Duration) teller {
+	if onError == nil {
+		return teller{onError: warn, end: end, timeout: timeout}
+	}
+	return teller{onError: onError, end: end, timeout: timeout, quiet: true}
+}
+
+// note says in the log what is no error: that a loop has begun, is back, or has ended.
+func (t *teller) note(text, queue string) {
+	if !t.quiet {
+		slog.InfoContext(t.end.calls, "locks: "+text, "queue", queue)
+	}
 }
 
 // tell calls OnError in a goroutine of its own, and then after. So a panic there, or the end of the

@@ -24,6 +24,9 @@ import (
 type RequestError struct {
 	Batch []db.Request // as it was captured
 	Err   error        // the handler's, a *PanicError, or why its transaction could not be settled
+
+	Outcome Outcome       // what became of it
+	RetryIn time.Duration // as RetryAfter said; 0: not by itself
 }
 
 // Error names the first request and its queue.
@@ -109,14 +112,14 @@ func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string, handl
 	}
 	w.MaxTries, w.BatchSize = cmp.Or(w.MaxTries, 10), cmp.Or(w.BatchSize, 1000)
 	w.Grace, w.CallTimeout = cmp.Or(w.Grace, defaultGrace), cmp.Or(w.CallTimeout, defaultCallTimeout)
-	if w.OnError == nil {
-		w.OnError = warn
-	}
 	w.end = newGraceful(ctx, w.Grace)
 	defer w.end.end()
-	w.teller = teller{w.OnError, w.end, w.CallTimeout}
+	w.teller = newTeller(w.OnError, w.end, w.CallTimeout)
+	w.note("request worker begins", w.queueID)
+	defer w.note("request worker has ended", w.queueID)
 	err = wake.Watch(ctx, pool, wake.Requests, w.queueID, wake.Options{
-		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Due: w.next, OnError: func(err error) { w.wait(w.named(err)) },
+		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Due: w.next,
+		OnError: func(err error) { w.wait(w.named(err)) }, OnBack: func() { w.note("request worker is back", w.queueID) },
 	}, w.look)
 	if ctx.Err() != nil && w.unsettled != nil {
 		err = fmt.Errorf("%w: %v", ErrUnsettled, w.unsettled)
@@ -245,7 +248,7 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 		return false, err
 	}
 	if result.err != nil && !refused {
-		w.wait(&RequestError{result.batch, result.err})
+		w.wait(&RequestError{Batch: result.batch, Err: result.err, Outcome: result.public(result.verdict == workFailed), RetryIn: result.delay})
 	}
 	return true, nil
 }

@@ -92,12 +92,15 @@ var capturable = []string{string(db.TaskNew), string(db.TaskFailed)}
 
 // ErrTaskLost is the cause of the end of a handler's context when its attempt can be another's by
 // now. OnError is told of it when that was so, and the handler's result was dropped.
-var ErrTaskLost = errors.New("the task is lost: its time ran out (use a longer timeout, or Extend), or somebody else has settled it")
+var ErrTaskLost = errors.New("the task is lost: its time ran out, or somebody else has settled it")
 
 // A TaskError is what OnError is told of a task that failed.
 type TaskError struct {
 	Task db.Task // as it was captured
 	Err  error   // the handler's, a *PanicError, ErrTaskLost or ErrUnsettled
+
+	Outcome Outcome       // what became of it
+	RetryIn time.Duration // as RetryAfter said; 0: by the queue's own pauses, or not at all
 }
 
 // Error names the task and its queue.
@@ -115,14 +118,14 @@ type TaskOptions struct {
 	Statuses    []string // to capture from, in this order of preference. Default: new, failed.
 	Owner       string   // who captures, for people to read. Default: a random name.
 
-	// Extend extends the tasks that have a timeout while their handler runs, every third of it.
-	// Those of a batch are extended together, by the shortest of their timeouts. Without Extend a
-	// handler's time is its task's timeout. Either way its context ends before the attempt can be
-	// another's, with the cause ErrTaskLost. With Extend that is when extending fails until a tenth
-	// of the timeout is left, or when somebody else has settled the task. What the handler returns
-	// then counts only if nobody has taken the task over. Extending uses none of the pool's
-	// connections. Default: false.
-	Extend bool
+	// NoExtend keeps a handler to its task's timeout. Otherwise the tasks that have a timeout are
+	// extended while their handler runs, every third of it; those of a batch together, by the
+	// shortest of their timeouts. Either way the handler's context ends before the attempt can be
+	// another's, with the cause ErrTaskLost. When tasks are extended, that is when extending fails
+	// until a tenth of the timeout is left, or when somebody else has settled the task. What the
+	// handler returns then counts only if nobody has taken the task over. Extending uses none of the
+	// pool's connections. Default: false.
+	NoExtend bool
 
 	// ShortestPause is after the first try that failed; twice as long each time, with jitter.
 	// Default: 1 s.
@@ -169,9 +172,10 @@ type TaskOptions struct {
 // end of Grace, it returns an error that is ErrUnsettled and not ctx's. These tasks are captured
 // again when their timeouts have passed.
 //
-// Timeouts: give tasks one. A worker that dies keeps its tasks until their timeouts have passed.
-// work's context ends before that. Work that takes longer needs Extend. When it was too slow and
-// another worker has the task, its result is dropped, and OnError is told ErrTaskLost.
+// Timeouts: a worker that dies keeps its tasks until their timeouts have passed, 5 minutes unless
+// they were made with another. A worker that lives extends what it works on, however long that
+// takes (NoExtend). When that fails, work's context ends before another worker can have the task.
+// A result that comes too late is dropped, and OnError is told ErrTaskLost.
 //
 // Unknown outcomes: a call whose outcome is unknown, because the connection broke or CallTimeout
 // passed, is repeated. What was settled stays settled. The tasks that it may have captured are

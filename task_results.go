@@ -155,7 +155,9 @@ func (w *taskWorker) settled(r taskResult) {
 		r.err = errors.Join(ErrUnsettled, r.err)
 	}
 	if r.err != nil {
-		w.report(&TaskError{r.task, r.err})
+		left := r.task.RetriesLeft
+		last := left != nil && *left == 0 || left == nil && int(r.task.Tries) >= w.MaxTries
+		w.report(&TaskError{Task: r.task, Err: r.err, Outcome: r.public(last), RetryIn: r.delay})
 	}
 }
 

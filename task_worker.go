@@ -44,9 +44,6 @@ func newTaskWorker(pool *pgxpool.Pool, queueID string, opts *TaskOptions) *taskW
 	if w.Statuses == nil {
 		w.Statuses = capturable
 	}
-	if w.OnError == nil {
-		w.OnError = warn
-	}
 	w.results.stir = make(chan struct{}, 1)
 	w.Owner = cmp.Or(w.Owner, rand.Text())
 	w.ShortestPause, w.LongestPause = cmp.Or(w.ShortestPause, time.Second), cmp.Or(w.LongestPause, time.Hour)
@@ -69,10 +66,12 @@ func (w *taskWorker) run(ctx context.Context, pool *pgxpool.Pool) error {
 	defer leave()
 	w.own, w.end = own, newGraceful(ctx, w.Grace)
 	defer w.end.end()
-	w.teller = teller{w.OnError, w.end, w.CallTimeout}
+	w.teller = newTeller(w.OnError, w.end, w.CallTimeout)
+	w.note("task worker begins", w.queueID)
+	defer w.note("task worker has ended", w.queueID)
 	err = wake.Watch(ctx, pool, wake.Tasks, w.queueID, wake.Options{
 		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Stir: w.results.stir, Due: w.next,
-		OnError: func(err error) { w.report(w.named(err)) },
+		OnError: func(err error) { w.report(w.named(err)) }, OnBack: func() { w.note("task worker is back", w.queueID) },
 	}, w.look)
 	w.end.begin()
 	if unsettled := w.finish(); unsettled != nil && ctx.Err() != nil {
@@ -218,7 +217,7 @@ func (w *taskWorker) hold(tasks []db.Task, asked time.Time) (held context.Contex
 		return w.end.handlers, func() bool { return false }
 	}
 	var extend func(ctx context.Context) (bool, error)
-	if w.Extend {
+	if !w.NoExtend {
 		extend = func(ctx context.Context) (all bool, err error) {
 			err = w.own.Call(ctx, func(q *db.Queries) error {
 				extended, err := q.ExtendTasks(ctx, params)

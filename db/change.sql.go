@@ -10,7 +10,7 @@ import (
 )
 
 const trackChanges = `-- name: TrackChanges :exec
-select lock.track_changes(target => $1::text::regclass, entity_column => $2::text::name, queue_id => $3::text)
+select lock.track_changes(target => $1::text::regclass, entity_column => $2::text::name, queue_id => coalesce(nullif($3::text, ''), 'changes'))
 `
 
 type TrackChangesParams struct {

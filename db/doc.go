@@ -3,8 +3,8 @@
 //
 // On a pool a call is a transaction of its own, and a lock on a key ends with it: lock keys on a pgx.Tx.
 //
-// What is no pointer in a Params struct is sent as it is, and an empty one is not SQL's default: QueueID is "default" unless you have
-// other queues, Permits is 1 for a lease that is held by one, Statuses says which tasks to take, and a nil slice is null. A nil pointer
+// An empty QueueID is SQL's default, as everywhere in this module. Anything else that is no pointer in a Params struct is sent as it
+// is, and an empty one is not SQL's default: Permits is 1 for a lease that is held by one, Statuses says which tasks to take, and a nil slice is null. A nil pointer
 // leaves the argument out. Errors are *pgconn.PgError with the SQLSTATE that the function's comment names, and 22021 for a text
 // with a NUL or one that the connection's client_encoding cannot have.
 package db

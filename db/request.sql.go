@@ -32,7 +32,7 @@ func (q *Queries) CancelRequest(ctx context.Context, arg CancelRequestParams) (b
 }
 
 const captureRequest = `-- name: CaptureRequest :many
-select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => $3::text, max => $4::integer)
+select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => coalesce(nullif($3::text, ''), 'default'), max => $4::integer)
 `
 
 type CaptureRequestParams struct {
@@ -86,7 +86,7 @@ func (q *Queries) CaptureRequest(ctx context.Context, arg CaptureRequestParams) 
 }
 
 const enqueue = `-- name: Enqueue :one
-select lock.enqueue(request_type => $1::text, entity_id => $2::text, payload => $3::jsonb, queue_id => $4::text) as request_id
+select lock.enqueue(request_type => $1::text, entity_id => $2::text, payload => $3::jsonb, queue_id => coalesce(nullif($4::text, ''), 'default')) as request_id
 `
 
 type EnqueueParams struct {
@@ -128,7 +128,7 @@ func (q *Queries) PurgeRequests(ctx context.Context, arg PurgeRequestsParams) (i
 }
 
 const requestHistory = `-- name: RequestHistory :many
-select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.request_history(entity_id => $1::text, queue_id => $2::text, max => $3::integer)
+select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.request_history(entity_id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'), max => $3::integer)
 `
 
 type RequestHistoryParams struct {

@@ -13,7 +13,7 @@ import (
 
 const capture = `-- name: Capture :many
 select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.capture(
-    max => $1::integer, queue_id => $2::text, statuses => $3::text[], owner => $4::text,
+    max => $1::integer, queue_id => coalesce(nullif($2::text, ''), 'default'), statuses => $3::text[], owner => $4::text,
     since => $5::timestamptz
 )
 `
@@ -72,7 +72,7 @@ func (q *Queries) Capture(ctx context.Context, arg CaptureParams) ([]Task, error
 
 const createTask = `-- name: CreateTask :one
 select lock.create_task(
-    id => $1::text, queue_id => $2::text, retries_left => $3::integer,
+    id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'), retries_left => $3::integer,
     timeout => nullif(coalesce($4::interval, '5 minutes'), '0'), payload => $5::jsonb, available_at => $6::timestamptz
 ) as created
 `
@@ -104,7 +104,7 @@ func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, e
 
 const createTasks = `-- name: CreateTasks :one
 select lock.create_tasks(
-    ids => $1::text[], queue_id => $2::text, retries_left => $3::integer,
+    ids => $1::text[], queue_id => coalesce(nullif($2::text, ''), 'default'), retries_left => $3::integer,
     timeout => nullif(coalesce($4::interval, '5 minutes'), '0'), available_at => $5::timestamptz, payloads => $6::jsonb[]
 ) as created
 `
@@ -135,7 +135,7 @@ func (q *Queries) CreateTasks(ctx context.Context, arg CreateTasksParams) (int64
 }
 
 const deadLetters = `-- name: DeadLetters :many
-select queue_id, id, status, attempt, tries, owner, message, payload, created_at, changed_at from lock.dead_letter where queue_id = $1::text order by changed_at limit $2::integer
+select queue_id, id, status, attempt, tries, owner, message, payload, created_at, changed_at from lock.dead_letter where queue_id = coalesce(nullif($1::text, ''), 'default') order by changed_at limit $2::integer
 `
 
 type DeadLettersParams struct {
@@ -177,7 +177,7 @@ func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]Dea
 
 const extendTask = `-- name: ExtendTask :one
 select lock.extend_task(
-    id => $1::text, attempt => $2::bigint, timeout => $3::interval, queue_id => $4::text
+    id => $1::text, attempt => $2::bigint, timeout => $3::interval, queue_id => coalesce(nullif($4::text, ''), 'default')
 ) as extended
 `
 
@@ -203,7 +203,7 @@ func (q *Queries) ExtendTask(ctx context.Context, arg ExtendTaskParams) (bool, e
 
 const extendTasks = `-- name: ExtendTasks :many
 select lock.extend_tasks(
-    ids => $1::text[], attempts => $2::bigint[], timeout => $3::interval, queue_id => $4::text
+    ids => $1::text[], attempts => $2::bigint[], timeout => $3::interval, queue_id => coalesce(nullif($4::text, ''), 'default')
 )::text as id
 `
 
@@ -241,7 +241,7 @@ func (q *Queries) ExtendTasks(ctx context.Context, arg ExtendTasksParams) ([]str
 }
 
 const getTask = `-- name: GetTask :one
-select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.get_task(id => $1::text, queue_id => $2::text)
+select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.get_task(id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'))
 `
 
 type GetTaskParams struct {
@@ -273,7 +273,7 @@ func (q *Queries) GetTask(ctx context.Context, arg GetTaskParams) (Task, error) 
 }
 
 const listTasks = `-- name: ListTasks :many
-select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.list_tasks(queue_id => $1::text, status => $2::lock.task_status, max => $3::integer)
+select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.list_tasks(queue_id => coalesce(nullif($1::text, ''), 'default'), status => $2::lock.task_status, max => $3::integer)
 `
 
 type ListTasksParams struct {
@@ -319,7 +319,7 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]Task, e
 }
 
 const nextTaskIn = `-- name: NextTaskIn :many
-select lock.next_task_in(queue_id => $1::text, statuses => $2::text[])::interval as due
+select lock.next_task_in(queue_id => coalesce(nullif($1::text, ''), 'default'), statuses => $2::text[])::interval as due
 `
 
 type NextTaskInParams struct {
@@ -350,7 +350,7 @@ func (q *Queries) NextTaskIn(ctx context.Context, arg NextTaskInParams) ([]time.
 
 const purgeTasks = `-- name: PurgeTasks :one
 select lock.purge_tasks(
-    older_than => $1::interval, max => $2::integer, queue_id => $3::text,
+    older_than => $1::interval, max => $2::integer, queue_id => coalesce(nullif($3::text, ''), 'default'),
     status => $4::lock.task_status
 ) as purged
 `
@@ -376,7 +376,7 @@ func (q *Queries) PurgeTasks(ctx context.Context, arg PurgeTasksParams) (int64, 
 }
 
 const retryTask = `-- name: RetryTask :one
-select lock.retry_task(id => $1::text, retries_left => $2::integer, queue_id => $3::text) as revived
+select lock.retry_task(id => $1::text, retries_left => $2::integer, queue_id => coalesce(nullif($3::text, ''), 'default')) as revived
 `
 
 type RetryTaskParams struct {
@@ -394,7 +394,7 @@ func (q *Queries) RetryTask(ctx context.Context, arg RetryTaskParams) (bool, err
 }
 
 const retryTasks = `-- name: RetryTasks :one
-select lock.retry_tasks(queue_id => $1::text, retries_left => $2::integer, max => $3::integer) as revived
+select lock.retry_tasks(queue_id => coalesce(nullif($1::text, ''), 'default'), retries_left => $2::integer, max => $3::integer) as revived
 `
 
 type RetryTasksParams struct {
@@ -415,7 +415,7 @@ func (q *Queries) RetryTasks(ctx context.Context, arg RetryTasksParams) (int64, 
 const setStatus = `-- name: SetStatus :one
 select lock.set_status(
     id => $1::text, status => $2::lock.task_status, attempt => $3::bigint,
-    queue_id => $4::text, delay => $5::interval, message => $6::text, dead => $7::boolean
+    queue_id => coalesce(nullif($4::text, ''), 'default'), delay => $5::interval, message => $6::text, dead => $7::boolean
 ) as settled
 `
 
@@ -449,7 +449,7 @@ func (q *Queries) SetStatus(ctx context.Context, arg SetStatusParams) (bool, err
 const setStatuses = `-- name: SetStatuses :one
 select lock.set_statuses(
     ids => $1::text[], attempts => $2::bigint[], status => $3::lock.task_status,
-    queue_id => $4::text, delay => $5::interval, message => $6::text, dead => $7::boolean
+    queue_id => coalesce(nullif($4::text, ''), 'default'), delay => $5::interval, message => $6::text, dead => $7::boolean
 ) as settled
 `
 
@@ -482,7 +482,7 @@ func (q *Queries) SetStatuses(ctx context.Context, arg SetStatusesParams) (int64
 const settleAndCapture = `-- name: SettleAndCapture :many
 select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.settle_and_capture(
     ids => $1::text[], attempts => $2::bigint[], results => $3::text[],
-    max => $4::integer, queue_id => $5::text, statuses => $6::text[],
+    max => $4::integer, queue_id => coalesce(nullif($5::text, ''), 'default'), statuses => $6::text[],
     owner => $7::text, delays => $8::interval[], messages => $9::text[],
     since => $10::timestamptz, shortest => $11::interval, longest => $12::interval, max_tries => $13::integer,
     stale => $14::boolean

@@ -37,7 +37,7 @@ func (q *Queries) OpenTransactions(ctx context.Context, among []int64) ([]int64,
 }
 
 const pauseQueue = `-- name: PauseQueue :one
-select lock.pause_queue(kind => $1::text, queue_id => $2::text, reason => $3::text) as paused
+select lock.pause_queue(kind => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'), reason => $3::text) as paused
 `
 
 type PauseQueueParams struct {
@@ -55,7 +55,7 @@ func (q *Queries) PauseQueue(ctx context.Context, arg PauseQueueParams) (bool, e
 }
 
 const resumeQueue = `-- name: ResumeQueue :one
-select lock.resume_queue(kind => $1::text, queue_id => $2::text) as resumed
+select lock.resume_queue(kind => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default')) as resumed
 `
 
 type ResumeQueueParams struct {

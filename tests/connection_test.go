@@ -90,7 +90,7 @@ func TestConnectionOwn(t *testing.T) {
 					return ctx.Err() != nil || last.Sub(first) > 2*ttl
 				})
 				return ctx.Err()
-			}, &locks.TaskOptions{Extend: true, OnError: func(_ context.Context, err error) { t.Error(err) }})
+			}, &locks.TaskOptions{OnError: func(_ context.Context, err error) { t.Error(err) }})
 		}()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("WorkTasks: %v", err)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -444,7 +446,7 @@ func TestTaskOutcomes(t *testing.T) {
 		told := &toldLog{}
 		release := make(chan struct{})
 		var cause error
-		stop := each(t, e, &locks.TaskOptions{Concurrency: 2, OnError: told.note}, func(ctx context.Context, task db.Task) error {
+		stop := each(t, e, &locks.TaskOptions{Concurrency: 2, NoExtend: true, OnError: told.note}, func(ctx context.Context, task db.Task) error {
 			if task.Attempt == 1 {
 				select {
 				case <-ctx.Done():
@@ -490,7 +492,7 @@ func TestTaskOutcomes(t *testing.T) {
 				})
 				layers <- len(queries.since(before))
 				return nil
-			}, &locks.TaskOptions{BatchSize: size, Extend: true})
+			}, &locks.TaskOptions{BatchSize: size})
 		})
 		if n := <-layers; n > 4 {
 			t.Errorf("%d calls to extend a batch twice", n)
@@ -612,4 +614,85 @@ func TestWorkerOptions(t *testing.T) {
 	}
 	answers(s, "new:0", "select status || ':' || tries from lock.get_task('a')")
 	answers(s, "new", "select request_status::text from lock.request_history('a')")
+}
+
+// What workers log without an OnError. The default logger is everybody's, so this test runs beside no other.
+func TestWorkersLog(t *testing.T) {
+	var lines lockedBuffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&lines, nil)))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	e := open(t, advisory)
+	s := e.session(t)
+	s.exec("select lock.create_task('poison'), lock.create_task('last', retries_left => 1), lock.create_task('later'), lock.create_task('never')")
+	s.exec("select lock.enqueue('update', 'x')")
+	proxy := newBlackHole(t, e.url)
+	pool := openPool(t, proxy.address, 4)
+	tasks := runUntil(t, func(ctx context.Context) error {
+		return locks.WorkTasks(ctx, pool, "", func(_ context.Context, task db.Task) error {
+			switch task.ID {
+			case "later":
+				return locks.RetryAfter(time.Hour, errors.New("closed"))
+			case "never":
+				return locks.Permanent(errors.New("no such file"))
+			}
+			return errors.New("no antidote")
+		}, &locks.TaskOptions{ShortestPause: time.Hour, CallTimeout: time.Second, Poll: time.Second})
+	})
+	requests := runUntil(t, func(ctx context.Context) error {
+		return locks.WorkRequests(ctx, e.pool, "", func(context.Context, pgx.Tx, []db.Request) error { return errors.New("no paper") }, nil)
+	})
+	logged := func(parts ...string) func() bool {
+		return func() bool {
+			for _, line := range strings.Split(lines.String(), "\n") {
+				if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	for _, parts := range [][]string{
+		{"level=INFO", `msg="locks: task worker begins" queue=default`},
+		{"level=INFO", `msg="locks: request worker begins" queue=default`},
+		{"level=WARN", "task=poison attempt=1 tries=1 outcome=retry", `error="no antidote"`},
+		{"level=WARN", "task=later", "outcome=retry", "retry_in=1h0m0s"},
+		{"level=ERROR", "task=last", "outcome=dead"},
+		{"level=ERROR", "task=never", "outcome=dead", `error="no such file"`},
+		{"level=ERROR", "entity=x", "outcome=dead", `error="no paper"`},
+	} {
+		eventually(t, strings.Join(parts, " "), logged(parts...))
+	}
+	proxy.swallow(true)
+	eventually(t, "the worker is cut off", logged("level=WARN", "locks: work on task queue"))
+	proxy.swallow(false)
+	eventually(t, "the worker is back", logged("level=INFO", "locks: task worker is back"))
+	for _, stop := range []func() error{tasks, requests} {
+		if err := stop(); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	for _, kind := range []string{"task", "request"} {
+		if !logged("level=INFO", "locks: "+kind+" worker has ended")() {
+			t.Errorf("the end of the %s worker is not logged:\n%s", kind, lines.String())
+		}
+	}
+}
+
+// A lockedBuffer is written to by many.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }

@@ -684,7 +684,7 @@ func TestTaskExtend(t *testing.T) {
 		t.Parallel()
 		e, s := start(t)
 		worked := make(chan error, 1)
-		taskLoopEach(t, e.pool, &locks.TaskOptions{Extend: true, Poll: time.Hour}, func(ctx context.Context, task db.Task) error {
+		taskLoopEach(t, e.pool, &locks.TaskOptions{Poll: time.Hour}, func(ctx context.Context, task db.Task) error {
 			worked <- nil
 			first := deadline(s)
 			eventually(t, "it is extended", func() bool { return deadline(s).After(first.Add(time.Second)) })
@@ -702,7 +702,7 @@ func TestTaskExtend(t *testing.T) {
 		e, s := start(t)
 		s.exec("select lock.create_task('b')")
 		cause, told := make(chan error, 1), make(chan error, 2)
-		opts := &locks.TaskOptions{Extend: true, Poll: time.Hour, OnError: func(_ context.Context, err error) { told <- err }}
+		opts := &locks.TaskOptions{Poll: time.Hour, OnError: func(_ context.Context, err error) { told <- err }}
 		taskLoop(t, e.pool, opts, func(ctx context.Context, tasks []db.Task) []error {
 			s.exec("select lock.set_status('a', 'failed', delay => '1 hour')")
 			<-ctx.Done()
@@ -727,7 +727,7 @@ func TestTaskExtend(t *testing.T) {
 		t.Parallel()
 		e, s := start(t)
 		early := make(chan bool, 1)
-		opts := &locks.TaskOptions{Extend: true, Poll: time.Hour, OnError: func(context.Context, error) {}}
+		opts := &locks.TaskOptions{Poll: time.Hour, OnError: func(context.Context, error) {}}
 		taskLoopEach(t, e.pool, opts, func(ctx context.Context, task db.Task) error {
 			s.exec("begin")
 			s.exec("select from lock.task where id = 'a' for no key update")

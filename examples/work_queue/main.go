@@ -62,6 +62,6 @@ func main() {
 		}
 		return deliver(os.Args[2], task)
 	}
-	err = locks.WorkTasks(ctx, pool, "mail", work, &locks.TaskOptions{Concurrency: 4, Extend: true})
+	err = locks.WorkTasks(ctx, pool, "mail", work, &locks.TaskOptions{Concurrency: 4})
 	log.Print(err)
 }

@@ -42,6 +42,7 @@ func Sleep(ctx context.Context, pause time.Duration) error {
 // minute.
 type Complaint struct {
 	Tell func(error)
+	Back func() // is told that it is over. Default: nobody is.
 
 	pauses Pauses
 	next   time.Time
@@ -58,6 +59,9 @@ func (c *Complaint) About(err error) {
 
 // Over says that the trouble is.
 func (c *Complaint) Over() {
+	if !c.next.IsZero() && c.Back != nil {
+		c.Back()
+	}
 	c.pauses.Over()
 	c.next = time.Time{}
 }

@@ -34,6 +34,8 @@ type Options struct {
 	Due func(ctx context.Context) (time.Duration, error)
 	// OnError is told of trouble that the loop survives, at first and then after growing pauses. Default: nobody is.
 	OnError func(error)
+	// OnBack is told when that trouble is over. Default: nobody is.
+	OnBack func()
 }
 
 // Look looks for work and does it, or lets it be done. It returns whether there was any. An error that is Transient makes Watch
@@ -83,7 +85,7 @@ func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opt
 	l, leave := attach(pool, opts.Poll)
 	defer leave()
 	w := &worker{pool: pool, channel: channel, queueID: queueID, name: rand.Text(), opts: opts, look: look}
-	w.trouble.Tell = opts.OnError
+	w.trouble.Tell, w.trouble.Back = opts.OnError, opts.OnBack
 	w.pauses = Pauses{Shortest: shortestPause, Longest: longestPause}
 	w.listener, w.wakes = l, l.subscribe(channel+" "+queueID)
 	defer l.unsubscribe(channel+" "+queueID, w.wakes)

@@ -2,7 +2,7 @@
 -- captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: 5 minutes, 0: for ever). AvailableAt: nil is now.
 -- name: CreateTask :one
 select lock.create_task(
-    id => sqlc.arg('id')::text, queue_id => sqlc.arg('queue_id')::text, retries_left => sqlc.narg('retries_left')::integer,
+    id => sqlc.arg('id')::text, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), retries_left => sqlc.narg('retries_left')::integer,
     timeout => nullif(coalesce(sqlc.narg('timeout')::interval, '5 minutes'), '0'), payload => sqlc.narg('payload')::jsonb, available_at => sqlc.narg('available_at')::timestamptz
 ) as created;
 
@@ -10,7 +10,7 @@ select lock.create_task(
 -- For a million of them, COPY ids and payloads into a temporary table and call lock.create_tasks over array_agg: see docs/task.md.
 -- name: CreateTasks :one
 select lock.create_tasks(
-    ids => sqlc.arg('ids')::text[], queue_id => sqlc.arg('queue_id')::text, retries_left => sqlc.narg('retries_left')::integer,
+    ids => sqlc.arg('ids')::text[], queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), retries_left => sqlc.narg('retries_left')::integer,
     timeout => nullif(coalesce(sqlc.narg('timeout')::interval, '5 minutes'), '0'), available_at => sqlc.narg('available_at')::timestamptz, payloads => sqlc.narg('payloads')::jsonb[]
 ) as created;
 
@@ -19,7 +19,7 @@ select lock.create_tasks(
 -- timed out. It never waits, and never gives one attempt to two callers.
 -- name: Capture :many
 select * from lock.capture(
-    max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[], owner => sqlc.narg('owner')::text,
+    max => sqlc.arg('max')::integer, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), statuses => sqlc.arg('statuses')::text[], owner => sqlc.narg('owner')::text,
     since => sqlc.narg('since')::timestamptz
 );
 
@@ -28,14 +28,14 @@ select * from lock.capture(
 -- name: SetStatus :one
 select lock.set_status(
     id => sqlc.arg('id')::text, status => sqlc.arg('status')::lock.task_status, attempt => sqlc.narg('attempt')::bigint,
-    queue_id => sqlc.arg('queue_id')::text, delay => sqlc.arg('delay')::interval, message => sqlc.narg('message')::text, dead => sqlc.arg('dead')::boolean
+    queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), delay => sqlc.arg('delay')::interval, message => sqlc.narg('message')::text, dead => sqlc.arg('dead')::boolean
 ) as settled;
 
 -- SetStatuses settles many captured tasks at once and says how many were; stale attempts are left out.
 -- name: SetStatuses :one
 select lock.set_statuses(
     ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], status => sqlc.arg('status')::lock.task_status,
-    queue_id => sqlc.arg('queue_id')::text, delay => sqlc.arg('delay')::interval, message => sqlc.narg('message')::text, dead => sqlc.arg('dead')::boolean
+    queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), delay => sqlc.arg('delay')::interval, message => sqlc.narg('message')::text, dead => sqlc.arg('dead')::boolean
 ) as settled;
 
 -- SettleAndCapture settles the last batch, every task with its own result, delay and message, and captures the next (Max 0:
@@ -45,7 +45,7 @@ select lock.set_statuses(
 -- name: SettleAndCapture :many
 select * from lock.settle_and_capture(
     ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], results => sqlc.arg('results')::text[],
-    max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[],
+    max => sqlc.arg('max')::integer, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), statuses => sqlc.arg('statuses')::text[],
     owner => sqlc.narg('owner')::text, delays => sqlc.arg('delays')::interval[], messages => sqlc.arg('messages')::text[],
     since => sqlc.narg('since')::timestamptz, shortest => sqlc.arg('shortest')::interval, longest => sqlc.arg('longest')::interval, max_tries => sqlc.arg('max_tries')::integer,
     stale => sqlc.arg('stale')::boolean
@@ -54,43 +54,43 @@ select * from lock.settle_and_capture(
 -- ExtendTask gives the holder of an attempt timeout from now on; false: the attempt is stale.
 -- name: ExtendTask :one
 select lock.extend_task(
-    id => sqlc.arg('id')::text, attempt => sqlc.arg('attempt')::bigint, timeout => sqlc.arg('timeout')::interval, queue_id => sqlc.arg('queue_id')::text
+    id => sqlc.arg('id')::text, attempt => sqlc.arg('attempt')::bigint, timeout => sqlc.arg('timeout')::interval, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default')
 ) as extended;
 
 -- ExtendTasks gives the holder of many attempts timeout from now on, and returns the ids that are still the caller's.
 -- name: ExtendTasks :many
 select lock.extend_tasks(
-    ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], timeout => sqlc.arg('timeout')::interval, queue_id => sqlc.arg('queue_id')::text
+    ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], timeout => sqlc.arg('timeout')::interval, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default')
 )::text as id;
 
 -- RetryTask revives a task, such as a dead letter, with so many captures ahead (nil: any number); false: it is in progress.
 -- name: RetryTask :one
-select lock.retry_task(id => sqlc.arg('id')::text, retries_left => sqlc.narg('retries_left')::integer, queue_id => sqlc.arg('queue_id')::text) as revived;
+select lock.retry_task(id => sqlc.arg('id')::text, retries_left => sqlc.narg('retries_left')::integer, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default')) as revived;
 
 -- RetryTasks revives at most max dead letters of a queue, those that died first, each with so many captures ahead (nil: any
 -- number), and says how many. Call it again while it says max.
 -- name: RetryTasks :one
-select lock.retry_tasks(queue_id => sqlc.arg('queue_id')::text, retries_left => sqlc.narg('retries_left')::integer, max => sqlc.arg('max')::integer) as revived;
+select lock.retry_tasks(queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), retries_left => sqlc.narg('retries_left')::integer, max => sqlc.arg('max')::integer) as revived;
 
 -- GetTask returns a task as it is stored; pgx.ErrNoRows: there is none.
 -- name: GetTask :one
-select * from lock.get_task(id => sqlc.arg('id')::text, queue_id => sqlc.arg('queue_id')::text);
+select * from lock.get_task(id => sqlc.arg('id')::text, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'));
 
 -- NextTaskIn says after how long the next task becomes available or times out; none: not by itself.
 -- name: NextTaskIn :many
-select lock.next_task_in(queue_id => sqlc.arg('queue_id')::text, statuses => sqlc.arg('statuses')::text[])::interval as due;
+select lock.next_task_in(queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), statuses => sqlc.arg('statuses')::text[])::interval as due;
 
 -- PurgeTasks deletes at most max tasks that were settled as status (done, or failed for dead letters) longer than olderThan ago.
 -- name: PurgeTasks :one
 select lock.purge_tasks(
-    older_than => sqlc.arg('older_than')::interval, max => sqlc.arg('max')::integer, queue_id => sqlc.arg('queue_id')::text,
+    older_than => sqlc.arg('older_than')::interval, max => sqlc.arg('max')::integer, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'),
     status => sqlc.arg('status')::lock.task_status
 ) as purged;
 
 -- DeadLetters lists at most max tasks of a queue that are not done and have no capture left, oldest first.
 -- name: DeadLetters :many
-select * from lock.dead_letter where queue_id = sqlc.arg('queue_id')::text order by changed_at limit sqlc.arg('max')::integer;
+select * from lock.dead_letter where queue_id = coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default') order by changed_at limit sqlc.arg('max')::integer;
 
 -- ListTasks lists at most max tasks of a queue in one status: in_progress by deadline, the others oldest first.
 -- name: ListTasks :many
-select * from lock.list_tasks(queue_id => sqlc.arg('queue_id')::text, status => sqlc.arg('status')::lock.task_status, max => sqlc.arg('max')::integer);
+select * from lock.list_tasks(queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), status => sqlc.arg('status')::lock.task_status, max => sqlc.arg('max')::integer);

@@ -107,7 +107,7 @@ func TestFailoverBar(t *testing.T) {
 						atWork()
 					}
 					return nil
-				}, &locks.TaskOptions{Extend: true})
+				}, nil)
 			})
 		}
 		for _, loop := range []string{"idle WorkRequests", "busy WorkRequests"} {
