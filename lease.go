@@ -259,9 +259,9 @@ func (h *heldLease) await(ctx context.Context) error {
 			err = fmt.Errorf("it was granted too late to be held: %w", ErrLeaseLost)
 			h.lease.Token = answer.Token
 			h.release(ctx)
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && !errors.Is(err, ctx.Err()):
 			return ctx.Err()
-		case err != nil && !wake.Transient(err):
+		case ctx.Err() != nil || err != nil && !wake.Transient(err):
 			return err
 		case errors.Is(err, context.DeadlineExceeded):
 			wake.Weed(h.pool) // The network may be gone, and then what is idle in the pool is no better.

@@ -32,7 +32,7 @@ func (q *Queries) CancelRequest(ctx context.Context, arg CancelRequestParams) (b
 }
 
 const captureRequest = `-- name: CaptureRequest :many
-select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => coalesce(nullif($3::text, ''), 'default'), max => $4::integer)
+select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => coalesce(nullif($3::text, ''), 'default'), max => coalesce(nullif($4::integer, 0), 1000))
 `
 
 type CaptureRequestParams struct {
@@ -43,7 +43,7 @@ type CaptureRequestParams struct {
 }
 
 // CaptureRequest takes the first work of a queue that nobody else has, oldest request first: one entity's create, or its
-// oldest max updates; nothing when nothing can be had after the line (0 at first, then the first RequestID of the last batch). Call it on
+// oldest max updates (0: 1000); nothing when nothing can be had after the line (0 at first, then the first RequestID of the last batch). Call it on
 // a pgx.Tx, and SettleRequest before the commit, which fails otherwise (23503). Does not wait.
 func (q *Queries) CaptureRequest(ctx context.Context, arg CaptureRequestParams) ([]Request, error) {
 	rows, err := q.db.Query(ctx, captureRequest,

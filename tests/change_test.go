@@ -360,7 +360,7 @@ func TestChangeRights(t *testing.T) {
 	owner.exec("create table app.orders (id bigint primary key)")
 	owner.exec("grant usage on schema app to public")
 	owner.exec("grant select, insert, update, delete on app.orders to public")
-	if refused := owner.fails("42501", "select lock.track_changes('app.orders', 'id')"); !strings.Contains(refused.Hint, "grant execute") {
+	if refused := owner.fails("42501", "select lock.track_changes('app.orders', 'id')"); !strings.Contains(refused.Hint, "grant_tracking_to") {
 		t.Errorf("hint: %q", refused.Hint)
 	}
 	s.exec("select lock.grant_tracking_to('locks_app')")

@@ -171,7 +171,7 @@ const crowdedTables = `select lock.create_mutex('m' || n), lock.create_timeout('
 
 // readsAll says of functions why they may read a table from end to end.
 var readsAll = map[string]string{
-	"queue_sizes": "it counts", "manual": "it reads the catalogue", "drop_unused_leases": "it says so",
+	"who": "it reads what everybody holds", "waiters": "as who", "queue_sizes": "it counts", "manual": "it reads the catalogue", "drop_unused_leases": "it says so",
 }
 
 // planRows finds how many rows a node of a plan has read, and how many it has thrown away.

@@ -220,7 +220,7 @@ func TestListTasks(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
 	s := e.session(t)
-	s.exec("select lock.create_tasks('{b,a,c}', 'q', available_at => '2020-01-01'), lock.create_task('dead', 'q', available_at => '2019-01-01')")
+	s.exec("select lock.create_tasks('{b,a,c}', 'q', timeout => null, available_at => '2020-01-01'), lock.create_task('dead', 'q', available_at => '2019-01-01')")
 	taskOwner(t, e, "update lock.task set retries_left = 0 where id = 'dead'")
 	const ids = "select coalesce(string_agg(id, ' '), '') from "
 	answers(s, "dead b a c", ids+"lock.list_tasks('q')")

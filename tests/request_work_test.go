@@ -724,7 +724,7 @@ func TestRequestWorkLife(t *testing.T) {
 		err := locks.WorkRequests(running, e.pool, "default", func(_ context.Context, tx pgx.Tx, batch []db.Request) error {
 			seen[batch[0].EntityID]++
 			switch {
-			case seen["put back"] == 2 && seen["late"] == 1:
+			case seen["put back"] >= 2 && seen["late"] == 1:
 				cancel()
 			case batch[0].EntityID == "put back":
 				return locks.RetryAfter(time.Millisecond, errors.New("later"))
@@ -736,7 +736,7 @@ func TestRequestWorkLife(t *testing.T) {
 			_, err := tx.Exec(ctx, "select lock.enqueue('update', 'load ' || gen_random_uuid())")
 			return err
 		}, quietRequests)
-		if seen["put back"] != 2 || seen["late"] != 1 {
+		if seen["put back"] < 2 || seen["late"] != 1 {
 			t.Errorf("%d tries of what was put back, %d of what came late, among %d: %v", seen["put back"], seen["late"], len(seen), err)
 		}
 	})

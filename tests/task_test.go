@@ -269,7 +269,7 @@ func TestTaskFencing(t *testing.T) {
 			answers(s, false, "select lock.set_status('a', $1, 1)", status)
 			answers(s, 0, "select lock.set_statuses('{a,b}', '{1,1}', $1)", status)
 			answers(s, "", captured+"lock.settle_and_capture('{b,a}', '{1,1}', array_fill($1::text, '{2}'), 5)", status)
-			answers(s, "a:1 b:1", captured+"lock.settle_and_capture('{b,a}', '{1,1}', array_fill($1::text, '{2}'), 5, stale => true)", status)
+			answers(s, "a:1 b:1", captured+"(select * from lock.settle_and_capture('{b,a}', '{1,1}', array_fill($1::text, '{2}'), 5, stale => true) order by id) as task", status)
 		}
 		answers(s, false, "select lock.extend_task('a', 1, '1 hour')")
 		answers(s, "", "select coalesce(string_agg(id, ' '), '') from lock.extend_tasks('{a,b,gone}', '{1,1,1}', '1 hour') as id")

@@ -4,10 +4,10 @@
 select lock.enqueue(request_type => sqlc.arg('request_type')::text, entity_id => sqlc.arg('entity_id')::text, payload => sqlc.narg('payload')::jsonb, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default')) as request_id;
 
 -- CaptureRequest takes the first work of a queue that nobody else has, oldest request first: one entity's create, or its
--- oldest max updates; nothing when nothing can be had after the line (0 at first, then the first RequestID of the last batch). Call it on
+-- oldest max updates (0: 1000); nothing when nothing can be had after the line (0 at first, then the first RequestID of the last batch). Call it on
 -- a pgx.Tx, and SettleRequest before the commit, which fails otherwise (23503). Does not wait.
 -- name: CaptureRequest :many
-select * from lock.capture_request(process_id => sqlc.arg('process_id')::uuid, after => sqlc.arg('after')::bigint, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), max => sqlc.arg('max')::integer);
+select * from lock.capture_request(process_id => sqlc.arg('process_id')::uuid, after => sqlc.arg('after')::bigint, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), max => coalesce(nullif(sqlc.arg('max')::integer, 0), 1000));
 
 -- SettleRequest ends what processID captured in this transaction, as complete or error, or puts it back as new, to be tried
 -- again after delay (0 otherwise); how many requests that were. 55000: they are not as many as expects says (nil: any number).

@@ -1064,7 +1064,7 @@ begin
     perform lock_internal.check_ids(extend_tasks.ids);
     perform lock_internal.check_id(extend_tasks.queue_id, 'queue_id');
     perform lock_internal.check_interval(extend_tasks.timeout, 'timeout', true);
-    if extend_tasks.attempts is null or array_position(extend_tasks.attempts, null) is not null then
+    if extend_tasks.attempts is null or coalesce(array_ndims(extend_tasks.attempts), 1) = 1 and array_position(extend_tasks.attempts, null) is not null then
         raise exception 'attempts and their elements must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass the attempt that lock.capture returned for each id.';
