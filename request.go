@@ -139,7 +139,7 @@ type requestWorker struct {
 	began  time.Time     // when this turn began
 	lasted time.Duration // what the last search from the queue's beginning took
 	behind bool          // this turn goes on behind what failed
-	worked bool          // this turn settled something: others may have skipped what is free now
+	worked bool          // this turn had a batch: what it skipped may be free now
 	due    []time.Time   // when batches come up again that were put back here
 	lost   []time.Time   // when to look for what a failed transaction left
 
@@ -160,7 +160,7 @@ func (w *requestWorker) named(err error) error {
 }
 
 // look takes one batch. When there is none after the line, it starts again from the beginning,
-// unless this turn settled nothing.
+// unless this turn had no batch.
 func (w *requestWorker) look(ctx context.Context) (found bool, err error) {
 	for {
 		found, err = w.step(ctx)
@@ -227,10 +227,9 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	switch {
 	case err == nil:
 		delete(w.refused, c.batch[0].RequestID)
+		w.worked = true
 		if result.verdict == workRetry {
 			w.due = append(w.due, time.Now().Add(result.delay))
-		} else {
-			w.worked = true
 		}
 	case !refused && errors.As(err, &gone):
 		if len(w.refused) >= 1000 { // Others settle some of them.

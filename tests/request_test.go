@@ -1191,6 +1191,70 @@ func TestRequestPutBack(t *testing.T) {
 		}
 		w.takes("default", 3)
 	})
+	t.Run("fails again and again, and what was never tried takes turns with it", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		w, super := newRequestWorker(t, e), e.sessionAs(t, e.super)
+		const each = 30
+		super.exec(`insert into lock.request (request_type, entity_id, created_at, available_at, tries)
+			select 'update', n::text, now(), case when n % 2 = 0 then now() - interval '1 second' end, 1 - n % 2
+			from generate_series(1, 2 * $1::integer) n`, each)
+		seen, tried := map[int64]bool{}, [2]int{}
+		for len(seen) < 2*each {
+			ids := w.capture("default")
+			if len(ids) == 0 {
+				if w.line == 0 {
+					break
+				}
+				w.exec("rollback")
+				w.line = 0
+				continue
+			}
+			if seen[ids[0]] {
+				t.Fatalf("request %d again", ids[0])
+			}
+			seen[ids[0]] = true
+			tried[ids[0]%2]++
+			if ahead := tried[0] - tried[1]; ahead < -1 || ahead > 1 {
+				t.Fatalf("%d that were due are tried, and %d that were not", tried[0], tried[1])
+			}
+			answers(w.session, int64(1), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+			w.exec("commit")
+		}
+		if len(seen) != 2*each {
+			t.Errorf("%d of %d tried", len(seen), 2*each)
+		}
+	})
+	t.Run("marks what a statement on a tracked table records, at no cost when nothing is put back", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s, w := e.sessionAs(t, e.super), newRequestWorker(t, e)
+		const rows = 200
+		s.exec("create table sheet (id integer primary key, n integer not null default 0)")
+		s.exec("select lock.track_changes('sheet', 'id', queue_id => 'changes')")
+		record := func(marked, moments int64) {
+			t.Helper()
+			s.exec("update sheet set n = n + 1")
+			answers(s, marked, "select count(available_at) from lock.request where payload -> 'new' ->> 'n' = (select max(n) from sheet)::text")
+			got := get[int64](s, "select count(distinct created_at) from lock.request where payload -> 'new' ->> 'n' = (select max(n) from sheet)::text")
+			if got == 1 != (moments == 1) {
+				t.Errorf("the rows came at %d moments: one means that they went by the trigger", got)
+			}
+		}
+		s.exec("insert into sheet select generate_series(1, $1::integer)", rows)
+		s.exec("select lock.enqueue('update', 'e')")
+		w.capture("default")
+		answers(w.session, int64(1), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+		w.exec("commit")
+		record(0, 1)
+		w.line = 0
+		if len(w.capture("changes")) != 2 {
+			t.Fatal("no batch of two")
+		}
+		answers(w.session, int64(2), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+		w.exec("commit")
+		record(1, rows)
+	})
 	t.Run("is found first, by its time, and a worker that always fails reaches everything once", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)

@@ -175,35 +175,6 @@ as $$
 $$;
 -- +goose StatementEnd
 
--- file: sql/functions/request/put_back_until.sql
--- +goose StatementBegin
--- put_back_until says until when an entity is put back; null: it is not.
-create or replace function lock_internal.put_back_until(
-    queue_id   text,
-    entity_id  text
-)
-returns timestamptz
-language plpgsql
-volatile
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
-begin
-    return (
-        select request.available_at
-        from lock.request
-        where lock_internal.entity_number(request.queue_id, request.entity_id)
-              = lock_internal.entity_number(put_back_until.queue_id, put_back_until.entity_id)
-          and request.settled_at is null
-          and request.available_at > clock_timestamp()
-        order by request.available_at desc
-        limit 1
-    );
-end;
-$$;
--- +goose StatementEnd
-
 -- file: sql/functions/request/add_request.sql
 -- +goose StatementBegin
 -- add_request completes a new request: it checks the ids, and wakes the idle workers of the queue.
@@ -215,6 +186,8 @@ returns trigger
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 begin
     if new.entity_id is null or new.entity_id = '' or octet_length(new.entity_id) > 1024 then
@@ -233,7 +206,16 @@ begin
                   hint = 'Leave out request_status, process_id and settled_at. Insert a piece of history as complete or error.';
     end if;
     if new.available_at is null then
-        new.available_at := lock_internal.put_back_until(new.queue_id, new.entity_id);
+        new.available_at := (
+            select request.available_at
+            from lock.request
+            where lock_internal.entity_number(request.queue_id, request.entity_id)
+                  = lock_internal.entity_number(new.queue_id, new.entity_id)
+              and request.settled_at is null
+              and request.available_at > clock_timestamp()
+            order by request.available_at desc
+            limit 1
+        );
     end if;
     perform lock_internal.wake('lock_request', new.queue_id);
     return new;
@@ -292,6 +274,8 @@ $$;
 --
 -- After a batch the walk goes on behind the first place of the batch's entity. It takes no entity
 -- that has a place before. So the place grows from look to look, whatever fails, and skips nothing.
+-- An entity that was put back until later has left its place. After its first try the walk begins
+-- with what is due, and after another with what was never put back. So neither starves the other.
 --
 -- The walk's snapshot is older than the lock. So a worker may get the lock of an entity that
 -- another has just settled. It gives the lock back by ending the inner block, which is a
@@ -324,8 +308,10 @@ declare
     moment     constant timestamptz := clock_timestamp();
     line_at    timestamptz := timestamptz '-infinity';
     line_id    bigint := 0::bigint;
-    next_at    timestamptz;
-    next_id    bigint;
+    last       lock.request;
+    walk_at    timestamptz;
+    walk_id    bigint;
+    more       boolean;
     step       bigint := 4::bigint;
     candidate  record;
     met        text[] := array[]::text[];
@@ -355,47 +341,51 @@ begin
         return;
     end if;
     if capture_request.after > 0 then
-        select
-            coalesce(first_due.available_at, case when last.settled_at is not null then last.due end, 'infinity'),
-            coalesce(first_due.request_id, oldest.request_id, last.request_id)
-        into line_at, line_id
-        from (
-            select
-                request.request_id, request.queue_id, request.entity_id, request.request_type, request.settled_at,
-                case when request.available_at <= moment then request.available_at end as due
-            from lock.request
-            where request.request_id = capture_request.after
-        ) as last
-        left join lateral (
-            select request.available_at, request.request_id
-            from lock.request
-            where last.settled_at is null
-              and lock_internal.entity_number(request.queue_id, request.entity_id)
-                  = lock_internal.entity_number(last.queue_id, last.entity_id)
-              and request.settled_at is null
-              and request.available_at <= moment
-            order by request.available_at, request.request_id
-            limit 1
-        ) as first_due on true
-        left join lateral (
-            select request.request_id
-            from lock.request
-            where last.settled_at is null
-              and last.request_type = 'create'
-              and request.queue_id = last.queue_id
-              and request.entity_id = last.entity_id
-              and request.settled_at is null
-            order by request.request_id + 0
-            limit 1
-        ) as oldest on true;
-        if not found then
-            line_at := 'infinity';
+        select *
+        into last
+        from lock.request
+        where request.request_id = capture_request.after;
+        if last.request_id is null or last.settled_at is not null then
+            line_at := coalesce(case when last.available_at <= moment then last.available_at end, 'infinity');
             line_id := capture_request.after;
+        elsif last.available_at > moment then
+            line_at := case when last.tries > 1 then 'infinity' else '-infinity' end;
+        else
+            select place.at, place.id
+            into line_at, line_id
+            from (
+                (
+                    select request.available_at as at, request.request_id as id
+                    from lock.request
+                    where lock_internal.entity_number(request.queue_id, request.entity_id)
+                          = lock_internal.entity_number(last.queue_id, last.entity_id)
+                      and request.settled_at is null
+                      and request.available_at <= moment
+                    order by request.available_at, request.request_id
+                    limit 1
+                )
+                union all
+                (
+                    select 'infinity', request.request_id
+                    from lock.request
+                    where last.request_type = 'create'
+                      and request.queue_id = last.queue_id
+                      and request.entity_id = last.entity_id
+                      and request.settled_at is null
+                    order by request.request_id + 0
+                    limit 1
+                )
+                union all
+                select 'infinity', last.request_id
+                limit 1
+            ) as place;
         end if;
     end if;
+    walk_at := line_at;
+    walk_id := line_id;
 
     loop
-        next_id := null;
+        more := false;
         for candidate in
             select
                 place.entity_id,
@@ -418,7 +408,7 @@ begin
                         where request.queue_id = capture_request.queue_id
                           and request.settled_at is null
                           and request.available_at <= moment
-                          and (request.available_at, request.request_id) > (line_at, line_id)
+                          and (request.available_at, request.request_id) > (walk_at, walk_id)
                           and request.entity_id not in (select unnest(met))
                         order by request.available_at, request.request_id
                         limit step
@@ -430,7 +420,7 @@ begin
                         where request.queue_id = capture_request.queue_id
                           and request.settled_at is null
                           and request.available_at is null
-                          and request.request_id + 0 > case when line_at = 'infinity' then line_id else 0 end
+                          and request.request_id + 0 > case when walk_at = 'infinity' then walk_id else 0 end
                           and request.entity_id not in (select unnest(met))
                         order by request.request_id + 0
                         limit step
@@ -442,8 +432,9 @@ begin
             order by min(place.number)
         loop
             if candidate.id is not null then
-                next_at := candidate.at;
-                next_id := candidate.id;
+                walk_at := candidate.at;
+                walk_id := candidate.id;
+                more := true;
             end if;
             met := met || candidate.entity_id;
             continue when candidate.waits;
@@ -523,9 +514,7 @@ begin
                 return;
             end if;
         end loop;
-        exit when next_id is null;
-        line_at := next_at;
-        line_id := next_id;
+        exit when not more;
         step := step * 2;
     end loop;
 end;
@@ -866,6 +855,31 @@ comment on function lock.purge_requests(interval, integer) is
     'outstanding request. A purged create may be created again. Errors: 22004 null, 22023 bad '
     'interval or max, 40001 under REPEATABLE READ.';
 
+-- file: sql/functions/request/puts_back.sql
+-- +goose StatementBegin
+-- puts_back says whether any entity of a queue is put back until later.
+create or replace function lock_internal.puts_back(
+    queue_id  text
+)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+begin
+    return exists (
+        select
+        from lock.request
+        where request.queue_id = puts_back.queue_id
+          and request.settled_at is null
+          and request.available_at > clock_timestamp()
+    );
+end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/request/request_history.sql
 -- +goose StatementBegin
 -- request_history returns the newest requests of an entity, outstanding and settled, newest first.
@@ -1125,6 +1139,9 @@ drop function if exists lock.retry_request(bigint);
 -- gone: sql/functions/request/request_history.sql
 drop function if exists lock.request_history(text, text, integer);
 
+-- gone: sql/functions/request/puts_back.sql
+drop function if exists lock_internal.puts_back(text);
+
 -- gone: sql/functions/request/purge_requests.sql
 drop function if exists lock.purge_requests(interval, integer);
 
@@ -1148,9 +1165,6 @@ drop function if exists lock_internal.try_entity(text, text);
 
 -- gone: sql/functions/request/add_request.sql
 drop function if exists lock_internal.add_request();
-
--- gone: sql/functions/request/put_back_until.sql
-drop function if exists lock_internal.put_back_until(text, text);
 
 -- gone: sql/functions/request/entity_number.sql
 drop function if exists lock_internal.entity_number(text, text);

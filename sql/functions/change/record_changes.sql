@@ -6,7 +6,7 @@
 -- the table's key is.
 --
 -- A few rows go one by one through lock_internal.add_request. Many rows come with their created_at,
--- which spares them that. The plan is kept from one statement to the next. Nested loops are off,
+-- which spares them that, unless something of the queue is put back. The plan is kept from one statement to the next. Nested loops are off,
 -- because a plan for a single row would be quadratic for 100,000. "offset 0" keeps the server from
 -- building a payload once for each use.
 --
@@ -67,7 +67,7 @@ begin
     if many then
         perform lock_internal.check_id(tg_argv[1], 'queue_id');
         perform lock_internal.wake('lock_request', tg_argv[1]);
-        created := clock_timestamp();
+        created := case when not lock_internal.puts_back(tg_argv[1]) then clock_timestamp() end;
     end if;
 
     if columns is not null then

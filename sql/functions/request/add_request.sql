@@ -7,6 +7,8 @@ returns trigger
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 begin
     if new.entity_id is null or new.entity_id = '' or octet_length(new.entity_id) > 1024 then
@@ -25,7 +27,16 @@ begin
                   hint = 'Leave out request_status, process_id and settled_at. Insert a piece of history as complete or error.';
     end if;
     if new.available_at is null then
-        new.available_at := lock_internal.put_back_until(new.queue_id, new.entity_id);
+        new.available_at := (
+            select request.available_at
+            from lock.request
+            where lock_internal.entity_number(request.queue_id, request.entity_id)
+                  = lock_internal.entity_number(new.queue_id, new.entity_id)
+              and request.settled_at is null
+              and request.available_at > clock_timestamp()
+            order by request.available_at desc
+            limit 1
+        );
     end if;
     perform lock_internal.wake('lock_request', new.queue_id);
     return new;

@@ -16,6 +16,8 @@
 --
 -- After a batch the walk goes on behind the first place of the batch's entity. It takes no entity
 -- that has a place before. So the place grows from look to look, whatever fails, and skips nothing.
+-- An entity that was put back until later has left its place. After its first try the walk begins
+-- with what is due, and after another with what was never put back. So neither starves the other.
 --
 -- The walk's snapshot is older than the lock. So a worker may get the lock of an entity that
 -- another has just settled. It gives the lock back by ending the inner block, which is a
@@ -48,8 +50,10 @@ declare
     moment     constant timestamptz := clock_timestamp();
     line_at    timestamptz := timestamptz '-infinity';
     line_id    bigint := 0::bigint;
-    next_at    timestamptz;
-    next_id    bigint;
+    last       lock.request;
+    walk_at    timestamptz;
+    walk_id    bigint;
+    more       boolean;
     step       bigint := 4::bigint;
     candidate  record;
     met        text[] := array[]::text[];
@@ -79,47 +83,51 @@ begin
         return;
     end if;
     if capture_request.after > 0 then
-        select
-            coalesce(first_due.available_at, case when last.settled_at is not null then last.due end, 'infinity'),
-            coalesce(first_due.request_id, oldest.request_id, last.request_id)
-        into line_at, line_id
-        from (
-            select
-                request.request_id, request.queue_id, request.entity_id, request.request_type, request.settled_at,
-                case when request.available_at <= moment then request.available_at end as due
-            from lock.request
-            where request.request_id = capture_request.after
-        ) as last
-        left join lateral (
-            select request.available_at, request.request_id
-            from lock.request
-            where last.settled_at is null
-              and lock_internal.entity_number(request.queue_id, request.entity_id)
-                  = lock_internal.entity_number(last.queue_id, last.entity_id)
-              and request.settled_at is null
-              and request.available_at <= moment
-            order by request.available_at, request.request_id
-            limit 1
-        ) as first_due on true
-        left join lateral (
-            select request.request_id
-            from lock.request
-            where last.settled_at is null
-              and last.request_type = 'create'
-              and request.queue_id = last.queue_id
-              and request.entity_id = last.entity_id
-              and request.settled_at is null
-            order by request.request_id + 0
-            limit 1
-        ) as oldest on true;
-        if not found then
-            line_at := 'infinity';
+        select *
+        into last
+        from lock.request
+        where request.request_id = capture_request.after;
+        if last.request_id is null or last.settled_at is not null then
+            line_at := coalesce(case when last.available_at <= moment then last.available_at end, 'infinity');
             line_id := capture_request.after;
+        elsif last.available_at > moment then
+            line_at := case when last.tries > 1 then 'infinity' else '-infinity' end;
+        else
+            select place.at, place.id
+            into line_at, line_id
+            from (
+                (
+                    select request.available_at as at, request.request_id as id
+                    from lock.request
+                    where lock_internal.entity_number(request.queue_id, request.entity_id)
+                          = lock_internal.entity_number(last.queue_id, last.entity_id)
+                      and request.settled_at is null
+                      and request.available_at <= moment
+                    order by request.available_at, request.request_id
+                    limit 1
+                )
+                union all
+                (
+                    select 'infinity', request.request_id
+                    from lock.request
+                    where last.request_type = 'create'
+                      and request.queue_id = last.queue_id
+                      and request.entity_id = last.entity_id
+                      and request.settled_at is null
+                    order by request.request_id + 0
+                    limit 1
+                )
+                union all
+                select 'infinity', last.request_id
+                limit 1
+            ) as place;
         end if;
     end if;
+    walk_at := line_at;
+    walk_id := line_id;
 
     loop
-        next_id := null;
+        more := false;
         for candidate in
             select
                 place.entity_id,
@@ -142,7 +150,7 @@ begin
                         where request.queue_id = capture_request.queue_id
                           and request.settled_at is null
                           and request.available_at <= moment
-                          and (request.available_at, request.request_id) > (line_at, line_id)
+                          and (request.available_at, request.request_id) > (walk_at, walk_id)
                           and request.entity_id not in (select unnest(met))
                         order by request.available_at, request.request_id
                         limit step
@@ -154,7 +162,7 @@ begin
                         where request.queue_id = capture_request.queue_id
                           and request.settled_at is null
                           and request.available_at is null
-                          and request.request_id + 0 > case when line_at = 'infinity' then line_id else 0 end
+                          and request.request_id + 0 > case when walk_at = 'infinity' then walk_id else 0 end
                           and request.entity_id not in (select unnest(met))
                         order by request.request_id + 0
                         limit step
@@ -166,8 +174,9 @@ begin
             order by min(place.number)
         loop
             if candidate.id is not null then
-                next_at := candidate.at;
-                next_id := candidate.id;
+                walk_at := candidate.at;
+                walk_id := candidate.id;
+                more := true;
             end if;
             met := met || candidate.entity_id;
             continue when candidate.waits;
@@ -247,9 +256,7 @@ begin
                 return;
             end if;
         end loop;
-        exit when next_id is null;
-        line_at := next_at;
-        line_id := next_id;
+        exit when not more;
         step := step * 2;
     end loop;
 end;
