@@ -20,7 +20,8 @@ func requestFuzz(t *testing.T, e *env, rounds int) string {
 	t.Helper()
 	_, err := e.admin.Exec(ctx, `create table produced (request_id bigint primary key);
 		create table worked (request_id bigint primary key);
-		grant select, insert on produced, worked to locks_app`)
+		grant select, insert on produced, worked to locks_app;
+		grant select on lock.request to locks_app`)
 	must(t, err)
 	var prepares bool
 	must(t, e.admin.QueryRow(ctx, "select current_setting('max_prepared_transactions')::integer > 0 and version() not like '%-YB-%'").Scan(&prepares))
@@ -77,7 +78,11 @@ func requestFuzz(t *testing.T, e *env, rounds int) string {
 				if rand.N(3) == 0 {
 					after = rand.Int64N(500)
 				}
-				rows, err := tx.Query(ctx, "select request_id, entity_id, request_status::text, request_type::text from lock.capture_request($1, $2, $3)", process, after, queue)
+				var there []int64
+				if err := tx.QueryRow(ctx, "select array(select request_id from lock.request where queue_id = $1 and settled_at is null)", queue).Scan(&there); err != nil {
+					return err
+				}
+				rows, err := tx.Query(ctx, "select request_id, entity_id, request_status::text, request_type::text from lock.capture_request($1, $2, $3, $4)", process, after, queue, []int{1, 2, 1000}[rand.N(3)])
 				if err != nil {
 					return err
 				}
@@ -94,12 +99,25 @@ func requestFuzz(t *testing.T, e *env, rounds int) string {
 						return fmt.Errorf("violation: %v", batch)
 					}
 				}
+				// What was there before the capture is in the batch, unless it is newer; and the entity does not wait.
+				var passed, waits int
+				err = tx.QueryRow(ctx, `select
+						count(*) filter (where request_status = 'new' and request_type = 'update' and request_id < $4 and $5),
+						count(*) filter (where available_at > clock_timestamp())
+					from lock.request
+					where queue_id = $1 and entity_id = $2 and settled_at is null and request_id = any ($3)`,
+					queue, batch[0].EntityID, there, batch[len(batch)-1].RequestID, batch[0].RequestType == "update").Scan(&passed, &waits)
+				if err != nil {
+					return err
+				} else if passed+waits > 0 {
+					return fmt.Errorf("violation: %v, before %d older ones, with %d that are put back", batch, passed, waits)
+				}
 				if rand.N(8) == 0 {
 					return undo
 				}
 				status, delay := []string{"complete", "complete", "error", "new"}[rand.N(4)], "0"
 				if status == "new" && rand.N(2) == 0 {
-					delay = "3 milliseconds"
+					delay = []string{"3 milliseconds", "100 milliseconds"}[rand.N(2)]
 				}
 				var settled int
 				if err := tx.QueryRow(ctx, "select lock.settle_request($1, $2, null, $3)", process, status, delay).Scan(&settled); err != nil {
@@ -221,7 +239,11 @@ func TestRequestFuzz(t *testing.T) {
 	})
 	for name, broken := range map[string][]string{
 		"a worker that asks neither for the lock nor for the newest status": {"capture_request", "continue when not lock_internal.try_entity(capture_request.queue_id, candidate.entity_id);", "", "and request.request_status = 'new'\n                    returning", "returning"},
-		"a capture that hides what it takes":                                {"capture_request", "order by captured.request_id", "order by captured.request_id limit 1"},
+		"a capture of the newest first":                                     {"capture_request", "order by request.request_id + 0\n                    limit capture_request.max", "order by request.request_id + 0 desc\n                    limit capture_request.max"},
+		"a capture that asks nowhere who waits": {
+			"capture_request", "continue when candidate.waits;", "", "and request.available_at > moment\n                    );\n                if", "and false);\n                if",
+		},
+		"a capture that hides what it takes": {"capture_request", "order by captured.request_id", "order by captured.request_id limit 1"},
 	} {
 		t.Run("catches "+name, func(t *testing.T) {
 			t.Parallel()

@@ -188,7 +188,7 @@ var bugs = []struct {
 	},
 	{
 		name: "a capture that takes newer updates with a refused batch", kind: "worker", runs: 3 * time.Second, calls: 300,
-		swaps: []swap{{"request/capture_request", "[1:capture_request.max]", "[1:2147483647]"}},
+		swaps: []swap{{"request/capture_request", "limit capture_request.max", "limit 2147483647"}},
 		want:  []string{"a refused batch was handled again"},
 	},
 	{

@@ -55,6 +55,11 @@ var (
 	rounds  = flag.Int("rounds", 3, "of each script; the median counts")
 	clients = flag.Int("clients", 8, "of pgbench")
 	modes   = flag.String("modes", "simple,prepared", "of pgbench's queries; what the project promises holds for the first, which is pgbench's own choice")
+
+	look        = flag.Bool("looks", false, "measure instead what a look at lock.request costs, by what is outstanding")
+	outstanding = flag.Int("outstanding", 100000, "requests, for -looks")
+	mixed       = flag.Int("mixed", 6, "random mixtures, for -looks")
+	seed        = flag.Uint64("seed", 1, "of these")
 )
 
 func main() {
@@ -71,6 +76,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer s.Stop()
+	if *look {
+		return looks(ctx, s)
+	}
 	missed := 0
 	for i, c := range comparisons {
 		if *kind != "" && c.kind != *kind || !strings.Contains(c.name, *name) {
