@@ -236,9 +236,9 @@ comment on function lock.record_change() is
 -- the table's key is.
 --
 -- A few rows go one by one through lock_internal.add_request. Many rows come with their created_at,
--- which spares them that, unless something of the queue is put back. The plan is kept from one statement to the next. Nested loops are off,
--- because a plan for a single row would be quadratic for 100,000. "offset 0" keeps the server from
--- building a payload once for each use.
+-- which spares them that, unless something of the queue is put back. The plan is kept from one
+-- statement to the next. Nested loops are off, because a plan for a single row would be quadratic
+-- for 100,000. "offset 0" keeps the server from building a payload once for each use.
 --
 -- A table with columns of types that are not the server's own has its images made column by column,
 -- by a statement that is planned each time: see lock_internal.recorded_columns. The body has one
