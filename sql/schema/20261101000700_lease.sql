@@ -128,7 +128,8 @@ $$;
 -- snapshot's when that row is tested again. A release that the snapshot does not see makes this
 -- deny, never grant.
 --
--- When live leases take the permits, the call writes nothing and does not wait.
+-- When live leases take the permits, the call writes nothing and does not wait. It finds them newest
+-- first: what remains of leases that are gone, while an old snapshot is open, is not read.
 --
 -- A caller that is left over meets an open transaction at the gate, a new name, or expired leases.
 -- The last passage waits at the gate, and counts behind it on a snapshot and by a clock of its own.
@@ -181,7 +182,13 @@ begin
             from lock.lease_name as free
             where free.name = acquire_lease.name
               and free.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
-              and not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)
+              and not exists (
+                select
+                from lock.lease
+                where lease.name = acquire_lease.name
+                order by lease.token desc
+                offset acquire_lease.permits - 1
+              )
             for no key update skip locked
         )
         returning lease_name.token, lease_name.granted_at
@@ -198,12 +205,14 @@ begin
     end if;
 
     -- Live leases have all permits: denied.
-    if acquire_lease.permits <= (
-        select count(*)
-        from lock.lease
-        where lease.name = acquire_lease.name
-          and lease.expires_at > clock_timestamp()
-    ) then
+    perform
+    from lock.lease
+    where lease.name = acquire_lease.name
+      and lease.expires_at > clock_timestamp()
+    order by lease.token desc
+    offset acquire_lease.permits - 1
+    limit 1;
+    if found then
         return;
     end if;
 
