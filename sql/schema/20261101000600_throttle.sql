@@ -249,7 +249,7 @@ comment on function lock.create_throttled_resource(text, interval, integer) is
     'resource exists like this. It waits for a transaction that is making, changing or locking '
     'the resource. Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under '
     'REPEATABLE READ and SERIALIZABLE, or when it is being dropped, 40P01 deadlock, 55P03 '
-    'lock_timeout.';
+    'lock_timeout, 57014 statement_timeout.';
 
 -- file: sql/functions/throttle/drop_unused_throttled_resources.sql
 -- +goose StatementBegin
@@ -400,7 +400,7 @@ comment on function lock.force_release_throttled_resource(text, text) is
     'operator, the reason (1 to 1024 bytes) and what was stored. The call waits for a transaction '
     'that has just locked the resource. Errors: 22004, 22023 bad arguments, P0002 never created, '
     '25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 '
-    'lock_timeout.';
+    'lock_timeout, 57014 statement_timeout.';
 
 -- file: sql/functions/throttle/lock_throttled_permit.sql
 -- +goose StatementBegin

@@ -147,5 +147,6 @@ comment on function lock.acquire_lease(text, text, interval, integer) is
     'neither waits nor writes. The permit of an expired lease is free, except while a transaction '
     'that called lock.assert_lease with it is open. Errors: 22004 null, 22023 bad name, owner or '
     'ttl (zero, negative, infinite, months), permits below 1, 40001 under REPEATABLE READ and '
-    'SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 25006 read-only. Leases, fencing tokens '
-    'and counting semaphores are beyond the articles that the other kinds come from.';
+    'SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 57014 statement_timeout, 25006 read-only. '
+    'Leases, fencing tokens and counting semaphores are beyond the articles that the other kinds '
+    'come from.';
