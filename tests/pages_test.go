@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"fmt"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -9,6 +11,7 @@ import (
 var (
 	pageRow    = regexp.MustCompile(`(?m)^\| (.+?) \| (.+) \|$`)
 	pageCode   = regexp.MustCompile("`([^`]+)`")
+	pageGo     = regexp.MustCompile(`(?m)^go ([0-9]+\.[0-9]+)`)
 	pageCalled = regexp.MustCompile("^`lock\\.([a-z_]+)\\(")
 )
 
@@ -121,6 +124,38 @@ func TestPagesTimeouts(t *testing.T) {
 	for _, object := range named["55P03"] {
 		if !strings.Contains(" "+strings.Join(named["57014"], " ")+" ", " "+object+" ") {
 			t.Errorf("%s names 55P03, and not 57014", object)
+		}
+	}
+}
+
+// The README names the versions of Go that the importer's module and the demo's need.
+func TestPagesGo(t *testing.T) {
+	t.Parallel()
+	for module, says := range map[string]string{"": "Programs that import the package need Go %s.", "tests/": "It needs Go %s, "} {
+		version := pageGo.FindStringSubmatch(projectFile(t, module+"go.mod"))
+		if version == nil {
+			t.Fatalf("%sgo.mod names no version", module)
+		}
+		if readme := strings.Join(strings.Fields(projectFile(t, "README.md")), " "); !strings.Contains(readme, fmt.Sprintf(says, version[1])) {
+			t.Errorf("%sgo.mod needs Go %s, and the README says something else", module, version[1])
+		}
+	}
+}
+
+// What make 3.81 of macOS does not know is asked for where make says that it has it, and nowhere else.
+func TestPagesMake(t *testing.T) {
+	t.Parallel()
+	program, err := exec.LookPath("make")
+	if err != nil {
+		t.Skip("make is not installed")
+	}
+	out, err := exec.Command(program, "-C", root(t), "-n", ".FEATURES=", "test").CombinedOutput()
+	if err != nil || strings.Contains(string(out), "output-sync") || !strings.Contains(string(out), "test-modules") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, newer := range []string{".SHELLFLAGS", ".ONESHELL", "$(file ", "!=", "::=", "undefine", "$(intcmp", "$(let"} {
+		if strings.Contains(projectFile(t, "Makefile"), newer) {
+			t.Errorf("the Makefile needs a newer make for %s", newer)
 		}
 	}
 }
