@@ -544,7 +544,7 @@ func TestThrottleHistories(t *testing.T) {
 		}
 	})
 	for name, broken := range map[string][]string{
-		"an interval a third too short": {"lock_throttled_permit", "oldest.throttle_interval", "oldest.throttle_interval * 0.7", "ready.throttle_interval", "ready.throttle_interval * 0.7"},
+		"an interval a third too short": {"lock_throttled_permit", "permit.throttle_interval", "permit.throttle_interval * 0.7", "ready.throttle_interval", "ready.throttle_interval * 0.7"},
 		"a permit too many":             {"create_throttled_resource", "generate_series(1, create_throttled_resource.permits)", "generate_series(1, create_throttled_resource.permits + 1)"},
 		"older grants forgotten":        {"create_throttled_resource", "max(permit.previously_locked)", "null"},
 		"previous grants not kept":      {"lock_throttled_permit", "previously_locked = throttled_permit.last_locked", "previously_locked = throttled_permit.previously_locked"},

@@ -128,8 +128,8 @@ $$;
 -- snapshot's when that row is tested again. A release that the snapshot does not see makes this
 -- deny, never grant.
 --
--- When live leases take the permits, the call writes nothing and does not wait. It finds them newest
--- first: what remains of leases that are gone, while an old snapshot is open, is not read.
+-- When live leases take the permits, the call writes nothing and does not wait. It finds them
+-- newest first: what remains of leases that are gone, while an old snapshot is open, is not read.
 --
 -- A caller that is left over meets an open transaction at the gate, a new name, or expired leases.
 -- The last passage waits at the gate, and counts behind it on a snapshot and by a clock of its own.
@@ -154,7 +154,9 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     granted  lock.lease;
