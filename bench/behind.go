@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 // behind says for each row why ours is behind a neighbour. It is shown where the figures say that it is.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command bench measures the package beside what people would use instead, in one run, on one server with the same settings.
 //
 // It writes docs/benchmarks: every value that was measured as JSON, charts, and the tables in all pages that ask for one.

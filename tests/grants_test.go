@@ -674,6 +674,36 @@ func TestGrantsPlans(t *testing.T) {
 	}
 }
 
+// While an old snapshot is open, nothing that was before can be cleared away. What these calls touch grows only with the pages that
+// it fills, or not at all.
+func TestGrantsOldSnapshot(t *testing.T) {
+	t.Parallel()
+	onlyPostgreSQL(t, "it counts pages")
+	e := open(t, advisory)
+	s := e.sessionAs(t, e.super)
+	s.exec("select lock.create_throttled_resource('a', '1 microsecond', 5)")
+	old := e.sessionAs(t, e.super)
+	old.exec("begin isolation level repeatable read")
+	old.exec("select 1")
+	for _, c := range []struct {
+		name, cycle, call string
+		most              int
+	}{
+		{"a grant of several permits", "lock.lock_throttled_resource('a', 'test')", "lock.lock_throttled_resource('a', 'test')", 250},
+		{"a lease that another holds", "lock.release_lease('a', lease.token) from lock.acquire_lease('a', 'me', '1 minute') as lease", "acquire_lease from lock.acquire_lease('a', 'me', '1 minute')", 30},
+	} {
+		s.exec("do $$ begin for cycle in 1 .. 3000 loop perform " + c.cycle + "; commit; end loop; end $$")
+		s.exec("select * from lock.acquire_lease('a', 'me', '1 hour')")
+		if n := buffers(s, "select "+c.call); n > c.most {
+			t.Errorf("%s touched %d pages", c.name, n)
+		} else {
+			t.Logf("%s touched %d pages", c.name, n)
+		}
+		s.exec("select lock.release_lease('a', token) from lock.lease_holder")
+	}
+	old.exec("commit")
+}
+
 // The server's lock table is not used up by a transaction that touches many ids.
 func TestGrantsManyIDs(t *testing.T) {
 	t.Parallel()

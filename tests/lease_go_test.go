@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -657,7 +656,7 @@ func leaseStart(t *testing.T, e *env, name string, blind bool) *leaseProcess {
 	}()
 	t.Cleanup(func() {
 		in.Close()
-		p.cmd.Process.Signal(syscall.SIGCONT)
+		p.cmd.Process.Signal(goOn)
 		<-read
 		if err := p.cmd.Wait(); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -674,7 +673,7 @@ func leaseStart(t *testing.T, e *env, name string, blind bool) *leaseProcess {
 func (p *leaseProcess) pause(t *testing.T, e *env) {
 	t.Helper()
 	eventually(t, p.name+" is stopped outside a transaction", func() bool {
-		must(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+		must(t, p.cmd.Process.Signal(standStill))
 		eventually(t, "the signal arrives", func() bool {
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 			must(t, err)
@@ -684,7 +683,7 @@ func (p *leaseProcess) pause(t *testing.T, e *env) {
 		var busy int
 		must(t, e.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where application_name = $1 and state <> 'idle'", p.name).Scan(&busy))
 		if busy > 0 {
-			must(t, p.cmd.Process.Signal(syscall.SIGCONT))
+			must(t, p.cmd.Process.Signal(goOn))
 		}
 		return busy == 0
 	})
@@ -725,7 +724,7 @@ func TestLeaseLeader(t *testing.T) {
 		eventually(t, "it writes", written(5, false))
 		leader.pause(t, e)
 		eventually(t, "another leads and writes", written(5, true))
-		must(t, leader.cmd.Process.Signal(syscall.SIGCONT))
+		must(t, leader.cmd.Process.Signal(goOn))
 		var late leaseEvent
 		for _, want := range []struct {
 			what string

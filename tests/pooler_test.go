@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -48,7 +47,7 @@ ignore_startup_parameters = extra_float_digits
 `, database, port, strings.Join(settings, "\n"))
 	cmd := exec.Command(program, "-q", dir+"/ini")
 	if os.Getuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}} // It refuses to run as root.
+		cmd.SysProcAttr = asNobody() // It refuses to run as root.
 	}
 	err = errors.Join(os.Chmod(dir, 0o755), os.WriteFile(dir+"/ini", []byte(text), 0o644))
 	if err == nil {

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -147,7 +146,7 @@ func TestDial(t *testing.T) {
 		must(t, err)
 		for option, want := range map[int]int{4: 2, 5: 1, 6: 3, 18: 5000} { // TCP_KEEPIDLE, KEEPINTVL, KEEPCNT, USER_TIMEOUT
 			must(t, raw.Control(func(fd uintptr) {
-				got, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, option)
+				got, err := socketOption(fd, option)
 				if err != nil || got != want {
 					t.Errorf("option %d is %d, %v", option, got, err)
 				}

@@ -245,11 +245,11 @@ func TestRecipeLeader(t *testing.T) {
 	// halt stops it between two transactions: one that has asserted the lease keeps it.
 	halt := func() {
 		eventually(t, "the first stands still outside a transaction", func() bool {
-			first.signal(syscall.SIGSTOP)
+			first.signal(standStill)
 			if get[int](e.sessionAs(t, e.super), "select count(*) from pg_stat_activity where application_name = 'leader one' and state <> 'idle'") == 0 {
 				return true
 			}
-			first.signal(syscall.SIGCONT)
+			first.signal(goOn)
 			return false
 		})
 	}
@@ -257,12 +257,12 @@ func TestRecipeLeader(t *testing.T) {
 	lockstest.Expire(t, openPool(t, e.owner, 1), "leader")
 	eventually(t, "the second leads", func() bool {
 		if get[int](e.sessionAs(t, e.super), "select count(*) from pg_stat_activity where application_name = 'leader one' and state <> 'idle'") > 0 {
-			first.signal(syscall.SIGCONT) // what it had sent before
+			first.signal(goOn) // what it had sent before
 			halt()
 		}
 		return beats("two")()
 	})
-	first.signal(syscall.SIGCONT)
+	first.signal(goOn)
 	eventually(t, "the first knows", func() bool { return strings.Contains(first.said(), "leadership ended") })
 	answers(s, 0, "select count(*) from (select token < lag(token) over (order by id) as stale from beat) as beats where stale")
 	for _, p := range []*program{first, second} {

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command torture calls the locks from many processes while their servers, connections and clients fail, writes down every call and
 // answer, and checks afterwards that they could have been given by locks that keep their promises. docs/internals/evidence.md has the results.
 package main

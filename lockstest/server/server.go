@@ -1,7 +1,5 @@
 //go:build unix
 
-// Package server starts throwaway PostgreSQL servers for package lockstest and for this project's own tests, benchmarks and demo.
-// It may change with any release.
 package server
 
 import (
@@ -23,7 +21,7 @@ import (
 )
 
 // ErrNoBinaries says that this machine has no PostgreSQL server binaries.
-var ErrNoBinaries = errors.New("no PostgreSQL server binaries: neither in PATH, nor in /usr/lib/postgresql, nor named by LOCKS_PG_BIN: install PostgreSQL, or set LOCKS_PG_BIN to their directory")
+var ErrNoBinaries = errors.New("no PostgreSQL server binaries: neither in PATH, nor where Debian, Red Hat and Homebrew have them, nor named by LOCKS_PG_BIN: install PostgreSQL, or set LOCKS_PG_BIN to their directory")
 
 // Options says how to start a server. The zero value starts the newest local binaries with settings for tests.
 type Options struct {

@@ -1,3 +1,5 @@
+// Package server starts throwaway PostgreSQL servers for package lockstest and for this project's own tests, benchmarks and demo.
+// It may change with any release.
 package server
 
 import (

@@ -28,17 +28,29 @@ begin
                   hint = 'Migrate as its owner, or drop it if it is nobody''s: what is in it would run with your rights.';
     elsif to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is not null then
         perform lock_internal.start_migration(20261101000100, 0, 'up');
-    elsif (
-        -- Every table of goose's has these columns. Its own one is looked for in the search_path,
-        -- which is pinned here.
-        select bool_and(pg_class.relname = 'goose_db_version')
-        from pg_attribute
-        join pg_class on pg_class.oid = pg_attribute.attrelid
-        where pg_attribute.attname = 'is_applied'
-          and pg_class.relkind = 'r'
-    ) then
-        raise exception 'goose needs -table public.lock_goose_version, because goose_db_version is for an application''s own migrations'
-            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
+-- goose prints the statement that failed before the error, so the message stands at its beginning.
+-- Every table of goose's has these columns. Its own one is looked for in the search_path, which is
+-- pinned above.
+-- +goose StatementBegin
+do $$
+declare
+    refusal constant text := 'goose needs -table public.lock_goose_version, because goose_db_version is for an application''s own migrations';
+begin
+    if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null
+        and (
+            select bool_and(pg_class.relname = 'goose_db_version')
+            from pg_attribute
+            join pg_class on pg_class.oid = pg_attribute.attrelid
+            where pg_attribute.attname = 'is_applied'
+              and pg_class.relkind = 'r'
+        )
+    then
+        raise exception using message = refusal, errcode = 'object_not_in_prerequisite_state';
     end if;
 end;
 $$;

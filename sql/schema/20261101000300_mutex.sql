@@ -143,8 +143,8 @@ comment on function lock.acquire_mutex(text, text) is
     'not ended, the call waits for that end: only then is the answer known. Errors: 22004, 22023 '
     'bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and '
     'SERIALIZABLE, 40P01 deadlock when transactions acquire several in different orders, 55P03 '
-    'lock_timeout. After the SQL mutex (update ... and acquired != true) and the Redis one (zadd '
-    'xx ch).';
+    'lock_timeout, 57014 statement_timeout. After the SQL mutex (update ... and acquired != true) '
+    'and the Redis one (zadd xx ch).';
 
 -- file: sql/functions/mutex/create_mutex.sql
 -- +goose StatementBegin
@@ -365,8 +365,8 @@ comment on function lock.release_mutex(text, text) is
     'Others can acquire it when the transaction commits; rolled back, it was never released. The '
     'call waits for another transaction that is releasing the mutex. Errors: 22004, 22023 bad '
     'task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, '
-    '40P01 deadlock, 55P03 lock_timeout. After the SQL mutex (update ... and acquired != false) '
-    'and the Redis one (zadd xx ch).';
+    '40P01 deadlock, 55P03 lock_timeout, 57014 statement_timeout. After the SQL mutex (update ... '
+    'and acquired != false) and the Redis one (zadd xx ch).';
 
 -- end of functions
 

@@ -207,8 +207,8 @@ comment on function lock.acquire_timeout(text) is
     'set back. Such a call is denied and brings the time back to now, the one denial that writes; '
     'so the timeout is free again after one interval. Errors: 22004, 22023 bad task_id, P0002 '
     'never created, or dropped, 25006 read-only or standby, 40001 under REPEATABLE READ and '
-    'SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout. After the SQL timeout lock (update ... and '
-    'ts + timeout < now).';
+    'SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 57014 statement_timeout. After the SQL '
+    'timeout lock (update ... and ts + timeout < now).';
 
 -- file: sql/functions/timeout/drop_unused_timeouts.sql
 -- +goose StatementBegin

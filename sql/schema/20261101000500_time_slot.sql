@@ -157,8 +157,8 @@ comment on function lock.acquire_time_slot(text, interval, timestamptz) is
     'is immediate and writes nothing. While another transaction has acquired a slot and not '
     'ended, the call waits for that end. Errors: 22004, 22023 bad arguments, 22008 at the ends of '
     'time, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 '
-    'deadlock, 55P03 lock_timeout. After the Redis timeout lock (zadd gt ch with the score '
-    'floor(ts / timeout)).';
+    'deadlock, 55P03 lock_timeout, 57014 statement_timeout. After the Redis timeout lock (zadd gt '
+    'ch with the score floor(ts / timeout)).';
 
 -- file: sql/functions/time_slot/drop_unused_time_slots.sql
 -- +goose StatementBegin

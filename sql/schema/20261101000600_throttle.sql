@@ -42,8 +42,6 @@ create table if not exists lock.throttled_permit (
     constraint throttled_permit_pkey primary key (resource_id, permit)
 ) with (fillfactor = 80);
 
-create index if not exists throttled_permit_last_locked_idx on lock.throttled_permit (resource_id, last_locked asc);
-
 comment on table lock.throttled_resource is
     'Resources that are granted a number of times per interval. lock.throttled_resource_status is the view for everybody.';
 
@@ -251,7 +249,7 @@ comment on function lock.create_throttled_resource(text, interval, integer) is
     'resource exists like this. It waits for a transaction that is making, changing or locking '
     'the resource. Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under '
     'REPEATABLE READ and SERIALIZABLE, or when it is being dropped, 40P01 deadlock, 55P03 '
-    'lock_timeout.';
+    'lock_timeout, 57014 statement_timeout.';
 
 -- file: sql/functions/throttle/drop_unused_throttled_resources.sql
 -- +goose StatementBegin
@@ -402,7 +400,7 @@ comment on function lock.force_release_throttled_resource(text, text) is
     'operator, the reason (1 to 1024 bytes) and what was stored. The call waits for a transaction '
     'that has just locked the resource. Errors: 22004, 22023 bad arguments, P0002 never created, '
     '25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 '
-    'lock_timeout.';
+    'lock_timeout, 57014 statement_timeout.';
 
 -- file: sql/functions/throttle/lock_throttled_permit.sql
 -- +goose StatementBegin
@@ -410,8 +408,9 @@ comment on function lock.force_release_throttled_resource(text, text) is
 -- one whose grant is the oldest.
 --
 -- Each permit is granted at most once per interval, so no window has more grants than there are
--- permits. The update skips those that open transactions have, and takes the next oldest. The
--- oldest is looked at first on its own: when its interval has not passed, that of no other has.
+-- permits. The update skips those that open transactions have, and takes the next oldest. All are
+-- looked at first, 100 at most. No index has last_locked: an update that changes no index leaves
+-- its old version on the same page, from where the next one clears it.
 --
 -- unused_since, as the caller read it, is stored anew when it is of another hour, unless somebody
 -- else does so. A plan that is made while the table is empty is kept, and must not scan it later.
@@ -432,12 +431,12 @@ declare
     granted  boolean := false;
     until    timestamp;
 begin
-    select lock_internal.utc(oldest.last_locked) + oldest.throttle_interval < lock_internal.utc(clock_timestamp())
-    into free
-    from lock.throttled_permit as oldest
-    where oldest.resource_id = lock_throttled_permit.resource_id
-    order by oldest.last_locked
-    limit 1;
+    select
+        bool_or(lock_internal.utc(permit.last_locked) + permit.throttle_interval < lock_internal.utc(clock_timestamp())),
+        max(permit.last_locked) > clock_timestamp()
+    into free, ahead
+    from lock.throttled_permit as permit
+    where permit.resource_id = lock_throttled_permit.resource_id;
     if free then
         update lock.throttled_permit
         set
@@ -457,17 +456,7 @@ begin
         returning lock_internal.full_hour(lock_internal.utc(throttled_permit.last_locked) + throttled_permit.throttle_interval) into until;
         granted := found;
     end if;
-    if granted then
-        ahead := false;
-    else
-        select newest.last_locked > clock_timestamp()
-        into ahead
-        from lock.throttled_permit as newest
-        where newest.resource_id = lock_throttled_permit.resource_id
-        order by newest.last_locked desc
-        limit 1;
-    end if;
-    if ahead then
+    if ahead and not granted then
         update lock.throttled_permit
         set last_locked = clock_timestamp(), previously_locked = least(throttled_permit.previously_locked, clock_timestamp())
         where throttled_permit.resource_id = lock_throttled_permit.resource_id

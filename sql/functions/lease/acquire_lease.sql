@@ -8,7 +8,8 @@
 -- snapshot's when that row is tested again. A release that the snapshot does not see makes this
 -- deny, never grant.
 --
--- When live leases take the permits, the call writes nothing and does not wait.
+-- When live leases take the permits, the call writes nothing and does not wait. It finds them
+-- newest first: what remains of leases that are gone, while an old snapshot is open, is not read.
 --
 -- A caller that is left over meets an open transaction at the gate, a new name, or expired leases.
 -- The last passage waits at the gate, and counts behind it on a snapshot and by a clock of its own.
@@ -33,7 +34,9 @@ language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     granted  lock.lease;
@@ -61,7 +64,13 @@ begin
             from lock.lease_name as free
             where free.name = acquire_lease.name
               and free.token = (select before.token from lock.lease_name as before where before.name = acquire_lease.name)
-              and not exists (select from lock.lease where lease.name = acquire_lease.name offset acquire_lease.permits - 1)
+              and not exists (
+                select
+                from lock.lease
+                where lease.name = acquire_lease.name
+                order by lease.token desc
+                offset acquire_lease.permits - 1
+              )
             for no key update skip locked
         )
         returning lease_name.token, lease_name.granted_at
@@ -78,12 +87,14 @@ begin
     end if;
 
     -- Live leases have all permits: denied.
-    if acquire_lease.permits <= (
-        select count(*)
-        from lock.lease
-        where lease.name = acquire_lease.name
-          and lease.expires_at > clock_timestamp()
-    ) then
+    perform
+    from lock.lease
+    where lease.name = acquire_lease.name
+      and lease.expires_at > clock_timestamp()
+    order by lease.token desc
+    offset acquire_lease.permits - 1
+    limit 1;
+    if found then
         return;
     end if;
 
@@ -138,5 +149,6 @@ comment on function lock.acquire_lease(text, text, interval, integer) is
     'neither waits nor writes. The permit of an expired lease is free, except while a transaction '
     'that called lock.assert_lease with it is open. Errors: 22004 null, 22023 bad name, owner or '
     'ttl (zero, negative, infinite, months), permits below 1, 40001 under REPEATABLE READ and '
-    'SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 25006 read-only. Leases, fencing tokens '
-    'and counting semaphores are beyond the articles that the other kinds come from.';
+    'SERIALIZABLE, 40P01 deadlock, 55P03 lock_timeout, 57014 statement_timeout, 25006 read-only. '
+    'Leases, fencing tokens and counting semaphores are beyond the articles that the other kinds '
+    'come from.';

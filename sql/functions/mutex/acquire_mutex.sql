@@ -67,5 +67,5 @@ comment on function lock.acquire_mutex(text, text) is
     'not ended, the call waits for that end: only then is the answer known. Errors: 22004, 22023 '
     'bad task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and '
     'SERIALIZABLE, 40P01 deadlock when transactions acquire several in different orders, 55P03 '
-    'lock_timeout. After the SQL mutex (update ... and acquired != true) and the Redis one (zadd '
-    'xx ch).';
+    'lock_timeout, 57014 statement_timeout. After the SQL mutex (update ... and acquired != true) '
+    'and the Redis one (zadd xx ch).';

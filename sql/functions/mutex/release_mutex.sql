@@ -65,5 +65,5 @@ comment on function lock.release_mutex(text, text) is
     'Others can acquire it when the transaction commits; rolled back, it was never released. The '
     'call waits for another transaction that is releasing the mutex. Errors: 22004, 22023 bad '
     'task_id or owner, 25006 read-only or standby, 40001 under REPEATABLE READ and SERIALIZABLE, '
-    '40P01 deadlock, 55P03 lock_timeout. After the SQL mutex (update ... and acquired != false) '
-    'and the Redis one (zadd xx ch).';
+    '40P01 deadlock, 55P03 lock_timeout, 57014 statement_timeout. After the SQL mutex (update ... '
+    'and acquired != false) and the Redis one (zadd xx ch).';

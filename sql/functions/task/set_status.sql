@@ -46,7 +46,7 @@ begin
         end,
         available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
         deadline = null,
-        message = case when set_status.message <> '' then left(set_status.message, 4000) when set_status.status <> 'done' then task.message end,
+        message = case when set_status.status <> 'done' then coalesce(nullif(left(set_status.message, 4000), ''), task.message) end,
         changed_at = clock_timestamp()
     where task.queue_id = set_status.queue_id
       and task.id = set_status.id

@@ -96,7 +96,7 @@ begin
             else interval '0'
         end) at time zone interval '0',
         deadline = null,
-        message = case when result.message <> '' then left(result.message, 4000) when result.status <> 'done' then task.message end,
+        message = case when result.status <> 'done' then coalesce(nullif(left(result.message, 4000), ''), task.message) end,
         changed_at = clock_timestamp()
     from (
         select listed.id, listed.attempt, listed.status, listed.delay, listed.message

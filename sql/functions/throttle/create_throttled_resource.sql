@@ -120,4 +120,4 @@ comment on function lock.create_throttled_resource(text, interval, integer) is
     'resource exists like this. It waits for a transaction that is making, changing or locking '
     'the resource. Errors: 22004, 22023 bad arguments, 25006 read-only or standby, 40001 under '
     'REPEATABLE READ and SERIALIZABLE, or when it is being dropped, 40P01 deadlock, 55P03 '
-    'lock_timeout.';
+    'lock_timeout, 57014 statement_timeout.';

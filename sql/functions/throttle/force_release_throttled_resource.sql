@@ -72,4 +72,4 @@ comment on function lock.force_release_throttled_resource(text, text) is
     'operator, the reason (1 to 1024 bytes) and what was stored. The call waits for a transaction '
     'that has just locked the resource. Errors: 22004, 22023 bad arguments, P0002 never created, '
     '25006 read-only, 40001 under REPEATABLE READ and SERIALIZABLE, 40P01 deadlock, 55P03 '
-    'lock_timeout.';
+    'lock_timeout, 57014 statement_timeout.';

@@ -2,8 +2,9 @@
 -- one whose grant is the oldest.
 --
 -- Each permit is granted at most once per interval, so no window has more grants than there are
--- permits. The update skips those that open transactions have, and takes the next oldest. The
--- oldest is looked at first on its own: when its interval has not passed, that of no other has.
+-- permits. The update skips those that open transactions have, and takes the next oldest. All are
+-- looked at first, 100 at most. No index has last_locked: an update that changes no index leaves
+-- its old version on the same page, from where the next one clears it.
 --
 -- unused_since, as the caller read it, is stored anew when it is of another hour, unless somebody
 -- else does so. A plan that is made while the table is empty is kept, and must not scan it later.
@@ -24,12 +25,12 @@ declare
     granted  boolean := false;
     until    timestamp;
 begin
-    select lock_internal.utc(oldest.last_locked) + oldest.throttle_interval < lock_internal.utc(clock_timestamp())
-    into free
-    from lock.throttled_permit as oldest
-    where oldest.resource_id = lock_throttled_permit.resource_id
-    order by oldest.last_locked
-    limit 1;
+    select
+        bool_or(lock_internal.utc(permit.last_locked) + permit.throttle_interval < lock_internal.utc(clock_timestamp())),
+        max(permit.last_locked) > clock_timestamp()
+    into free, ahead
+    from lock.throttled_permit as permit
+    where permit.resource_id = lock_throttled_permit.resource_id;
     if free then
         update lock.throttled_permit
         set
@@ -49,17 +50,7 @@ begin
         returning lock_internal.full_hour(lock_internal.utc(throttled_permit.last_locked) + throttled_permit.throttle_interval) into until;
         granted := found;
     end if;
-    if granted then
-        ahead := false;
-    else
-        select newest.last_locked > clock_timestamp()
-        into ahead
-        from lock.throttled_permit as newest
-        where newest.resource_id = lock_throttled_permit.resource_id
-        order by newest.last_locked desc
-        limit 1;
-    end if;
-    if ahead then
+    if ahead and not granted then
         update lock.throttled_permit
         set last_locked = clock_timestamp(), previously_locked = least(throttled_permit.previously_locked, clock_timestamp())
         where throttled_permit.resource_id = lock_throttled_permit.resource_id

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command demo shows the locks at work on a PostgreSQL that it finds or starts. `make demo` runs it.
 //
 // Every kind has a section in a file of its own, which registers itself in sections. A section may start processes: they are

@@ -1,7 +1,0 @@
-//go:build !unix
-
-package lockstest
-
-import "context"
-
-func own(context.Context) (url string, err error) { return "", errNone }
