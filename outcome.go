@@ -123,7 +123,7 @@ type Outcome string
 const (
 	OutcomeRetry    Outcome = "retry"    // it is tried again
 	OutcomeDead     Outcome = "dead"     // it is not: a dead letter, or a request in error
-	OutcomeReturned Outcome = "returned" // as if it had not been captured, since its worker was stopped
+	OutcomeReturned Outcome = "returned" // as if not captured, since its worker was stopped
 	OutcomeStale    Outcome = "stale"    // another has it, and this result was dropped
 	OutcomeUnknown  Outcome = "unknown"  // the result could not be settled: it is done again
 )
