@@ -102,7 +102,7 @@ type RequestOptions struct {
 // settled, or found again. A login that is refused is told to OnError and tried again. Errors that
 // would not go away by themselves, such as missing rights (42501), end the worker.
 func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string, handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, opts *RequestOptions) error {
-	w := &requestWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue), handle: handle, refused: map[int64]requestResult{}}
+	w := &requestWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue), handle: handle, refused: map[int64]requestResult{}, cut: map[int64]int{}}
 	if opts != nil {
 		w.RequestOptions = *opts
 	}
@@ -146,7 +146,8 @@ type requestWorker struct {
 	// What became of batches whose own transaction was gone, by their first request, until another
 	// transaction has settled them.
 	refused   map[int64]requestResult
-	unsettled error // why the last batch before the end could not be settled
+	cut       map[int64]int // how often a batch's connection was lost, by its first request
+	unsettled error         // why the last batch before the end could not be settled
 }
 
 // A requestResult is what became of a batch.
@@ -227,10 +228,20 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	switch {
 	case err == nil:
 		delete(w.refused, c.batch[0].RequestID)
+		delete(w.cut, c.batch[0].RequestID)
 		w.worked = true
 		if result.verdict == workRetry {
+			// The next look begins where the server says, however long a handler takes: so neither
+			// what fails nor what is new keeps the other waiting.
+			w.behind = true
 			w.due = append(w.due, time.Now().Add(result.delay))
 		}
+	case ctx.Err() != nil: // There is no next transaction.
+		w.unsettled = err
+		w.wait(&RequestError{
+			Batch: result.batch, Err: errors.Join(ErrUnsettled, err), Outcome: OutcomeUnknown,
+		})
+		return false, err
 	case !refused && errors.As(err, &gone):
 		if len(w.refused) >= 1000 { // Others settle some of them.
 			clear(w.refused)
@@ -241,9 +252,6 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 			w.comeBack()
 		}
 	default:
-		if ctx.Err() != nil {
-			w.unsettled = err
-		}
 		return false, err
 	}
 	if result.err != nil && !refused {
@@ -258,7 +266,8 @@ type requestCapture struct {
 	tx      pgx.Tx
 	process pgtype.UUID
 	batch   []db.Request
-	before  int64 // the line before it
+	before  int64         // the line before it
+	took    time.Duration // the call
 }
 
 // capture takes the next batch. One that begins as a refused batch is taken as that was, without
@@ -279,7 +288,7 @@ func (w *requestWorker) capture(ctx context.Context) (*requestCapture, error) {
 	if first {
 		past := func(at time.Time) bool { return !at.After(began) }
 		w.due, w.lost = slices.DeleteFunc(w.due, past), slices.DeleteFunc(w.lost, past)
-		w.began, w.lasted = began, time.Since(began)
+		w.began, w.lasted = began, c.took
 	}
 	w.behind = false
 	for most := w.BatchSize; len(c.batch) > 0; {
@@ -308,11 +317,13 @@ func (w *requestWorker) begin(ctx context.Context, after int64, most int) (c *re
 	}
 	calling, cancel := w.end.call(w.CallTimeout) // From here on the end of ctx must not interrupt.
 	defer cancel()
+	asked := time.Now()
 	opening := &pipeline{Conn: c.conn.Conn(), begins: true, then: []string{"savepoint locks_handler"}}
 	c.batch, err = db.New(opening).CaptureRequest(calling, db.CaptureRequestParams{
 		ProcessID: c.process, After: after, QueueID: w.queueID, Max: int32(min(most, math.MaxInt32)),
 	})
 	err = cmp.Or(err, opening.results.Close())
+	c.took = time.Since(asked)
 	c.tx = opening.results.Tx()
 	if err != nil {
 		w.leave(c)
@@ -362,7 +373,17 @@ func (w *requestWorker) usable(c *requestCapture, o *outcome) error {
 	case conn.IsClosed() && o.late:
 		return &goneError{o.err, true} // by a limit of the handler's own, and it would be so again
 	case conn.IsClosed():
-		return fmt.Errorf("connection lost while handling request %d: %v", c.batch[0].RequestID, o.err)
+		// Who is to blame is not known, unless it happens again and again.
+		id := c.batch[0].RequestID
+		err := fmt.Errorf("connection lost while handling request %d: %v", id, o.err)
+		if len(w.cut) >= 1000 {
+			clear(w.cut)
+		}
+		if w.cut[id]++; w.cut[id] < w.MaxTries {
+			return err
+		}
+		o.fail(err)
+		return &goneError{err, true}
 	case conn.PgConn().IsBusy(): // Only closing the connection ends a query whose rows nobody has.
 		o.fail(errors.New("the handler left a query open: it must close its rows"))
 		return &goneError{o.err, true}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed4787c507/locks/db"
@@ -22,10 +23,11 @@ type taskResults struct {
 	stir chan struct{} // receives after work has returned
 
 	mu       sync.Mutex
-	inWork   int          // tasks, and what is being told
+	inWork   int          // tasks, and those that are being told of
 	finished []taskResult // not settled yet
 
-	apart bool // settle one by one, and apart from capturing, since both together failed
+	telling atomic.Int32 // of other trouble
+	apart   bool         // settle one by one, and apart from capturing, since both together failed
 }
 
 func (r *taskResults) enter(pieces int) {
@@ -57,7 +59,7 @@ func (r *taskResults) room(size int, batches bool) int {
 }
 
 // calm says that nothing is in work, and nobody is being told.
-func (r *taskResults) calm() bool { return r.room(1, true) > 0 }
+func (r *taskResults) calm() bool { return r.room(1, true) > 0 && r.telling.Load() == 0 }
 
 func (r *taskResults) all() []taskResult {
 	r.mu.Lock()

@@ -27,7 +27,8 @@ type taskWorker struct {
 	work    func(ctx context.Context, tasks []db.Task) []error
 	end     *graceful
 
-	busy    bool // it has told that there is no room
+	busy    bool           // it has told that there is no room
+	trouble wake.Complaint // about what cannot be settled
 	results taskResults
 	horizon taskHorizon
 	due     taskDue
@@ -67,11 +68,12 @@ func (w *taskWorker) run(ctx context.Context, pool *pgxpool.Pool) error {
 	w.own, w.end = own, newGraceful(ctx, w.Grace)
 	defer w.end.end()
 	w.teller = newTeller(w.OnError, w.end, w.CallTimeout)
+	w.trouble.Tell = w.complain
 	w.note("task worker begins", w.queueID)
 	defer w.note("task worker has ended", w.queueID)
 	err = wake.Watch(ctx, pool, wake.Tasks, w.queueID, wake.Options{
 		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Stir: w.results.stir, Due: w.next,
-		OnError: func(err error) { w.report(w.named(err)) }, OnBack: func() { w.note("task worker is back", w.queueID) },
+		OnError: func(err error) { w.complain(w.named(err)) }, OnBack: func() { w.note("task worker is back", w.queueID) },
 	}, w.look)
 	w.end.begin()
 	if unsettled := w.finish(); unsettled != nil && ctx.Err() != nil {
@@ -86,10 +88,19 @@ func (w *taskWorker) named(err error) error {
 	return fmt.Errorf("locks: work on task queue %.60q: %w", w.queueID, err)
 }
 
-// report tells, which takes up room until it is over.
+// report tells of a task, which takes up room until it is over.
 func (w *taskWorker) report(err error) {
 	w.results.enter(1)
 	w.tell(err, func() { w.results.keep(1, nil) })
+}
+
+// complain tells of the loop's own trouble, which takes up no room: results wait for that.
+func (w *taskWorker) complain(err error) {
+	w.results.telling.Add(1)
+	w.tell(err, func() {
+		w.results.telling.Add(-1)
+		w.results.keep(0, nil)
+	})
 }
 
 // look waits until there is room for a task, settles what is finished, captures, and sets to work.
@@ -103,7 +114,11 @@ func (w *taskWorker) look(ctx context.Context) (bool, error) {
 		trying, cancel := w.end.call(shortestCall)
 		failed = w.settleEach(trying)
 		cancel()
-		w.results.apart = failed != nil
+		if w.results.apart = failed != nil; w.results.apart {
+			w.trouble.About(w.named(failed))
+		} else {
+			w.trouble.Over()
+		}
 	}
 	asked := time.Now()
 	tasks, err := w.capture(free, failed == nil)

@@ -103,7 +103,7 @@ type DropUnusedLeasesParams struct {
 }
 
 // DropUnusedLeases forgets at most max names on which no lease was granted for unused_for, and returns how many; call it
-// again until it returns 0. For the schema's owner.
+// again until it returns 0. For operators.
 func (q *Queries) DropUnusedLeases(ctx context.Context, arg DropUnusedLeasesParams) (int64, error) {
 	row := q.db.QueryRow(ctx, dropUnusedLeases, arg.UnusedFor, arg.Max)
 	var dropped int64
@@ -122,7 +122,7 @@ type ForceReleaseLeaseParams struct {
 }
 
 // ForceReleaseLease takes a live lease from its holder, and records the operator and the reason in lock.forced_release;
-// false when there is none. For the schema's owner.
+// false when there is none. For operators.
 func (q *Queries) ForceReleaseLease(ctx context.Context, arg ForceReleaseLeaseParams) (bool, error) {
 	row := q.db.QueryRow(ctx, forceReleaseLease, arg.Name, arg.Token, arg.Reason)
 	var released bool

@@ -295,7 +295,7 @@ type QueueSize struct {
 	Endless      *int64
 }
 
-// Requests for work on entities. Outstanding ones are the queue, and settled ones the history, until they are purged. A plain insert of request_type, entity_id and, if wanted, queue_id and payload does what lock.enqueue does.
+// Requests for work on entities. Outstanding ones are the queue, and settled ones the history, until they are purged. The owner's plain insert of request_type, entity_id and, if wanted, queue_id and payload does what lock.enqueue does.
 type Request struct {
 	// The order of the queue. Transactions may commit in another order.
 	RequestID     int64

@@ -51,7 +51,7 @@ type DropUnusedMutexesParams struct {
 }
 
 // DropUnusedMutexes deletes at most max mutexes that were released at least unused_for ago, and returns how many; call it
-// again until it returns 0. For the schema's owner.
+// again until it returns 0. For operators.
 func (q *Queries) DropUnusedMutexes(ctx context.Context, arg DropUnusedMutexesParams) (int64, error) {
 	row := q.db.QueryRow(ctx, dropUnusedMutexes, arg.UnusedFor, arg.Max)
 	var dropped int64
@@ -69,7 +69,7 @@ type ForceReleaseMutexParams struct {
 }
 
 // ForceReleaseMutex releases a mutex whoever acquired it, and records the operator and the reason in lock.forced_release;
-// false when it is not acquired. For the schema's owner.
+// false when it is not acquired. For operators.
 func (q *Queries) ForceReleaseMutex(ctx context.Context, arg ForceReleaseMutexParams) (bool, error) {
 	row := q.db.QueryRow(ctx, forceReleaseMutex, arg.TaskID, arg.Reason)
 	var released bool

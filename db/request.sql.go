@@ -22,8 +22,8 @@ type CancelRequestParams struct {
 	Reason    string
 }
 
-// CancelRequest ends an outstanding request as error, for the record; false: it is settled, or a worker has its entity now. For the
-// schema's owner. P0002: there is none.
+// CancelRequest ends an outstanding request as error, for the record; false: it is settled, or a worker has its entity now. For
+// operators. P0002: there is none.
 func (q *Queries) CancelRequest(ctx context.Context, arg CancelRequestParams) (bool, error) {
 	row := q.db.QueryRow(ctx, cancelRequest, arg.RequestID, arg.Reason)
 	var cancelled bool

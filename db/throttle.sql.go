@@ -45,7 +45,7 @@ type DropUnusedThrottledResourcesParams struct {
 }
 
 // DropUnusedThrottledResources deletes at most max resources whose interval ended at least unused_for ago, and returns how
-// many; call it again until it returns 0. For the schema's owner.
+// many; call it again until it returns 0. For operators.
 func (q *Queries) DropUnusedThrottledResources(ctx context.Context, arg DropUnusedThrottledResourcesParams) (int64, error) {
 	row := q.db.QueryRow(ctx, dropUnusedThrottledResources, arg.UnusedFor, arg.Max)
 	var dropped int64
@@ -63,7 +63,7 @@ type ForceReleaseThrottledResourceParams struct {
 }
 
 // ForceReleaseThrottledResource lets a resource be locked at once, and records the operator and the reason in
-// lock.forced_release; false when its interval has passed anyway, for every permit. For the schema's owner.
+// lock.forced_release; false when its interval has passed anyway, for every permit. For operators.
 func (q *Queries) ForceReleaseThrottledResource(ctx context.Context, arg ForceReleaseThrottledResourceParams) (bool, error) {
 	row := q.db.QueryRow(ctx, forceReleaseThrottledResource, arg.ResourceID, arg.Reason)
 	var released bool

@@ -44,7 +44,7 @@ type DropUnusedTimeSlotsParams struct {
 }
 
 // DropUnusedTimeSlots forgets at most max tasks whose newest slot ended at least unused_for ago, and returns how many; call it
-// again until it returns 0. For the schema's owner.
+// again until it returns 0. For operators.
 func (q *Queries) DropUnusedTimeSlots(ctx context.Context, arg DropUnusedTimeSlotsParams) (int64, error) {
 	row := q.db.QueryRow(ctx, dropUnusedTimeSlots, arg.UnusedFor, arg.Max)
 	var dropped int64
@@ -62,7 +62,7 @@ type ForceReleaseTimeSlotParams struct {
 }
 
 // ForceReleaseTimeSlot forgets the newest slot of a task, so that any slot can be acquired next, and records the operator and
-// the reason in lock.forced_release; false when there is nothing to forget. For the schema's owner.
+// the reason in lock.forced_release; false when there is nothing to forget. For operators.
 func (q *Queries) ForceReleaseTimeSlot(ctx context.Context, arg ForceReleaseTimeSlotParams) (bool, error) {
 	row := q.db.QueryRow(ctx, forceReleaseTimeSlot, arg.TaskID, arg.Reason)
 	var released bool

@@ -52,7 +52,7 @@ type DropUnusedTimeoutsParams struct {
 }
 
 // DropUnusedTimeouts deletes at most max timeouts whose interval ended at least unused_for ago, and returns how many; call it
-// again until it returns 0. For the schema's owner.
+// again until it returns 0. For operators.
 func (q *Queries) DropUnusedTimeouts(ctx context.Context, arg DropUnusedTimeoutsParams) (int64, error) {
 	row := q.db.QueryRow(ctx, dropUnusedTimeouts, arg.UnusedFor, arg.Max)
 	var dropped int64
@@ -70,7 +70,7 @@ type ForceReleaseTimeoutParams struct {
 }
 
 // ForceReleaseTimeout lets a timeout be acquired at once, and records the operator and the reason in lock.forced_release;
-// false when its interval has passed anyway. For the schema's owner.
+// false when its interval has passed anyway. For operators.
 func (q *Queries) ForceReleaseTimeout(ctx context.Context, arg ForceReleaseTimeoutParams) (bool, error) {
 	row := q.db.QueryRow(ctx, forceReleaseTimeout, arg.TaskID, arg.Reason)
 	var released bool

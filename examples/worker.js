@@ -18,7 +18,7 @@ async function main() {
     told = false
     const { rows } = await client.query(
       'select * from lock.await_task($1, $2, $3, max => $5, messages => $4)',
-      [...settle, stopping ? 0 : 10])
+      [...settle, stopping ? 0 : 1])
     if (stopping && rows.length === 0) return client.end()
     settle = [[], [], [], []]
     for (const task of rows.filter(row => row.id !== null)) {

@@ -25,7 +25,7 @@ while True:
     columns = [[task[n] for task in settle] for n in range(4)]
     cursor.execute("""select * from lock.await_task(
         %s::text[], %s::bigint[], %s::text[], messages => %s::text[], max => %s)""",
-        (*columns, 0 if stopping else 10))
+        (*columns, 0 if stopping else 1))
     rows, settle = cursor.fetchall(), []
     if stopping and not rows:
         break

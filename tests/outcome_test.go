@@ -150,7 +150,7 @@ func TestRequestOutcomes(t *testing.T) {
 			}
 			short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
 			defer cancel()
-			_, err := tx.Exec(short, "select pg_sleep(60)")
+			_, err := tx.Exec(short, "select pg_sleep(5)")
 			return err
 		}, &locks.RequestOptions{OnError: told.note})
 		eventually(t, "the others are complete, and some of it is settled", func() bool {

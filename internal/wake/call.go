@@ -123,7 +123,7 @@ func (o *Own) Call(ctx context.Context, call func(*db.Queries) error) error {
 	}
 	defer Release(o.own, conn)
 	err = call(db.New(conn))
-	if conn.Conn().IsClosed() {
+	if conn.Conn().IsClosed() && !errors.Is(ctx.Err(), context.Canceled) { // Else the caller cut it off.
 		o.own.Reset()
 	}
 	return err

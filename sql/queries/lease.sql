@@ -22,12 +22,12 @@ select lock.release_lease(name => sqlc.arg('name')::text, token => sqlc.arg('tok
 select lock.assert_lease(name => sqlc.arg('name')::text, token => sqlc.arg('token')::bigint);
 
 -- ForceReleaseLease takes a live lease from its holder, and records the operator and the reason in lock.forced_release;
--- false when there is none. For the schema's owner.
+-- false when there is none. For operators.
 -- name: ForceReleaseLease :one
 select lock.force_release_lease(name => sqlc.arg('name')::text, token => sqlc.arg('token')::bigint, reason => sqlc.arg('reason')::text) as released;
 
 -- DropUnusedLeases forgets at most max names on which no lease was granted for unused_for, and returns how many; call it
--- again until it returns 0. For the schema's owner.
+-- again until it returns 0. For operators.
 -- name: DropUnusedLeases :one
 select lock.drop_unused_leases(unused_for => sqlc.arg('unused_for')::interval, max => sqlc.arg('max')::integer) as dropped;
 

@@ -13,12 +13,12 @@ select lock.acquire_mutex(task_id => sqlc.arg('task_id')::text, owner => sqlc.na
 select lock.release_mutex(task_id => sqlc.arg('task_id')::text, owner => sqlc.narg('owner')::text) as released;
 
 -- ForceReleaseMutex releases a mutex whoever acquired it, and records the operator and the reason in lock.forced_release;
--- false when it is not acquired. For the schema's owner.
+-- false when it is not acquired. For operators.
 -- name: ForceReleaseMutex :one
 select lock.force_release_mutex(task_id => sqlc.arg('task_id')::text, reason => sqlc.arg('reason')::text) as released;
 
 -- DropUnusedMutexes deletes at most max mutexes that were released at least unused_for ago, and returns how many; call it
--- again until it returns 0. For the schema's owner.
+-- again until it returns 0. For operators.
 -- name: DropUnusedMutexes :one
 select lock.drop_unused_mutexes(unused_for => sqlc.arg('unused_for')::interval, max => sqlc.arg('max')::integer) as dropped;
 

@@ -19,8 +19,8 @@ select lock.settle_request(process_id => sqlc.arg('process_id')::uuid, status =>
 -- name: RetryRequest :one
 select lock.retry_request(request_id => sqlc.arg('request_id')::bigint) as request_id;
 
--- CancelRequest ends an outstanding request as error, for the record; false: it is settled, or a worker has its entity now. For the
--- schema's owner. P0002: there is none.
+-- CancelRequest ends an outstanding request as error, for the record; false: it is settled, or a worker has its entity now. For
+-- operators. P0002: there is none.
 -- name: CancelRequest :one
 select lock.cancel_request(request_id => sqlc.arg('request_id')::bigint, reason => sqlc.arg('reason')::text) as cancelled;
 

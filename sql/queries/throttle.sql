@@ -15,12 +15,12 @@ select lock.create_throttled_resource(
 select lock.lock_throttled_resource(resource_id => sqlc.arg('resource_id')::text, details => sqlc.arg('details')::text) as locked;
 
 -- ForceReleaseThrottledResource lets a resource be locked at once, and records the operator and the reason in
--- lock.forced_release; false when its interval has passed anyway, for every permit. For the schema's owner.
+-- lock.forced_release; false when its interval has passed anyway, for every permit. For operators.
 -- name: ForceReleaseThrottledResource :one
 select lock.force_release_throttled_resource(resource_id => sqlc.arg('resource_id')::text, reason => sqlc.arg('reason')::text) as released;
 
 -- DropUnusedThrottledResources deletes at most max resources whose interval ended at least unused_for ago, and returns how
--- many; call it again until it returns 0. For the schema's owner.
+-- many; call it again until it returns 0. For operators.
 -- name: DropUnusedThrottledResources :one
 select lock.drop_unused_throttled_resources(unused_for => sqlc.arg('unused_for')::interval, max => sqlc.arg('max')::integer) as dropped;
 

@@ -9,12 +9,12 @@ select lock.acquire_time_slot(
 ) as acquired;
 
 -- ForceReleaseTimeSlot forgets the newest slot of a task, so that any slot can be acquired next, and records the operator and
--- the reason in lock.forced_release; false when there is nothing to forget. For the schema's owner.
+-- the reason in lock.forced_release; false when there is nothing to forget. For operators.
 -- name: ForceReleaseTimeSlot :one
 select lock.force_release_time_slot(task_id => sqlc.arg('task_id')::text, reason => sqlc.arg('reason')::text) as released;
 
 -- DropUnusedTimeSlots forgets at most max tasks whose newest slot ended at least unused_for ago, and returns how many; call it
--- again until it returns 0. For the schema's owner.
+-- again until it returns 0. For operators.
 -- name: DropUnusedTimeSlots :one
 select lock.drop_unused_time_slots(unused_for => sqlc.arg('unused_for')::interval, max => sqlc.arg('max')::integer) as dropped;
 

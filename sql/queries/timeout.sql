@@ -9,12 +9,12 @@ select lock.create_timeout(task_id => sqlc.arg('task_id')::text, timeout => sqlc
 select lock.acquire_timeout(task_id => sqlc.arg('task_id')::text) as acquired;
 
 -- ForceReleaseTimeout lets a timeout be acquired at once, and records the operator and the reason in lock.forced_release;
--- false when its interval has passed anyway. For the schema's owner.
+-- false when its interval has passed anyway. For operators.
 -- name: ForceReleaseTimeout :one
 select lock.force_release_timeout(task_id => sqlc.arg('task_id')::text, reason => sqlc.arg('reason')::text) as released;
 
 -- DropUnusedTimeouts deletes at most max timeouts whose interval ended at least unused_for ago, and returns how many; call it
--- again until it returns 0. For the schema's owner.
+-- again until it returns 0. For operators.
 -- name: DropUnusedTimeouts :one
 select lock.drop_unused_timeouts(unused_for => sqlc.arg('unused_for')::interval, max => sqlc.arg('max')::integer) as dropped;
 

@@ -54,8 +54,8 @@ create table if not exists lock.request (
 
 comment on table lock.request is
     'Requests for work on entities. Outstanding ones are the queue, and settled ones the history, '
-    'until they are purged. A plain insert of request_type, entity_id and, if wanted, queue_id '
-    'and payload does what lock.enqueue does.';
+    'until they are purged. The owner''s plain insert of request_type, entity_id and, if wanted, '
+    'queue_id and payload does what lock.enqueue does.';
 
 comment on column lock.request.request_id is
     'The order of the queue. Transactions may commit in another order.';
