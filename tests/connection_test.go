@@ -464,7 +464,14 @@ func TestConnectionRefused(t *testing.T) {
 	}
 	refused := func(state string) {
 		t.Helper()
-		admin("select pg_terminate_backend(pid) from pg_stat_activity where usename = '" + role + "'")
+		// The one that listens ends last: its end makes who waits for the lease ask, and that must find no other connection.
+		for _, which := range []string{"not", ""} {
+			eventually(t, "they are cut off", func() (gone bool) {
+				const listens = " (query ilike 'listen %' or query ilike 'notify %')"
+				must(t, e.admin.QueryRow(ctx, "select count(pg_terminate_backend(pid)) = 0 from pg_stat_activity where usename = '"+role+"' and "+which+listens).Scan(&gone))
+				return gone
+			})
+		}
 		eventually(t, "all are told of "+state, func() bool {
 			for name := range loops {
 				if _, yes := told.Load(name + " " + state); !yes {
