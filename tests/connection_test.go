@@ -462,7 +462,7 @@ func TestConnectionRefused(t *testing.T) {
 		s.exec("select lock.enqueue('create', $1)", fmt.Sprint(done))
 		eventually(t, "they work", func() bool { return tasks.Load() >= done && requests.Load() >= done })
 	}
-	refused := func(state string) {
+	refused := func(state string, whose ...string) {
 		t.Helper()
 		// The one that listens ends last: its end makes who waits for the lease ask, and that must find no other connection.
 		for _, which := range []string{"not", ""} {
@@ -473,7 +473,7 @@ func TestConnectionRefused(t *testing.T) {
 			})
 		}
 		eventually(t, "all are told of "+state, func() bool {
-			for name := range loops {
+			for _, name := range whose {
 				if _, yes := told.Load(name + " " + state); !yes {
 					return len(ended) > 0
 				}
@@ -487,11 +487,11 @@ func TestConnectionRefused(t *testing.T) {
 		return yes
 	})
 	admin("alter role " + role + " password 'two'")
-	refused("28P01")
+	refused("28P01", "tasks", "requests", "lease")
 	password.Store(&two)
 	works()
 	admin("alter role " + role + " nologin")
-	refused("28000")
+	refused("28000", "tasks", "requests") // who waits may still be in the pause that follows the trouble before
 	admin("alter role " + role + " login")
 	works()
 	answers(s, true, "select lock.release_lease('a', $1)", token)
