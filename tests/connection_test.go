@@ -462,7 +462,7 @@ func TestConnectionRefused(t *testing.T) {
 		s.exec("select lock.enqueue('create', $1)", fmt.Sprint(done))
 		eventually(t, "they work", func() bool { return tasks.Load() >= done && requests.Load() >= done })
 	}
-	refused := func(state string, whose ...string) {
+	refused := func(state string) {
 		t.Helper()
 		// The one that listens ends last: its end makes who waits for the lease ask, and that must find no other connection.
 		for _, which := range []string{"not", ""} {
@@ -473,7 +473,7 @@ func TestConnectionRefused(t *testing.T) {
 			})
 		}
 		eventually(t, "all are told of "+state, func() bool {
-			for _, name := range whose {
+			for name := range loops {
 				if _, yes := told.Load(name + " " + state); !yes {
 					return len(ended) > 0
 				}
@@ -482,16 +482,26 @@ func TestConnectionRefused(t *testing.T) {
 		})
 	}
 	works()
-	eventually(t, "the lease is awaited", func() (yes bool) {
-		must(t, e.admin.QueryRow(ctx, "select coalesce(bool_or(awaited), false) from lock.lease").Scan(&yes))
-		return yes
-	})
+	awaited := func() {
+		t.Helper()
+		eventually(t, "the lease is awaited", func() (yes bool) {
+			must(t, e.admin.QueryRow(ctx, "select coalesce(bool_or(awaited), false) from lock.lease").Scan(&yes))
+			return yes
+		})
+	}
+	awaited()
 	admin("alter role " + role + " password 'two'")
-	refused("28P01", "tasks", "requests", "lease")
+	refused("28P01")
+	admin("update lock.lease set awaited = false") // who waits says so again when it gets through
 	password.Store(&two)
 	works()
+	awaited()
+	eventually(t, "it listens again", func() (yes bool) {
+		must(t, e.admin.QueryRow(ctx, "select exists (select from pg_stat_activity where usename = '"+role+"' and (query ilike 'listen %' or query ilike 'notify %'))").Scan(&yes))
+		return yes
+	})
 	admin("alter role " + role + " nologin")
-	refused("28000", "tasks", "requests") // who waits may still be in the pause that follows the trouble before
+	refused("28000")
 	admin("alter role " + role + " login")
 	works()
 	answers(s, true, "select lock.release_lease('a', $1)", token)
