@@ -131,17 +131,18 @@ func (r *report) problem() string {
 	return ""
 }
 
+// text ends with what was found: whoever sees only the end of a log sees that.
 func (r *report) text() string {
 	var b strings.Builder
+	b.WriteString(r.tables())
+	if r.Mode == "async" && r.total() > 0 {
+		b.WriteString("\nThe standby was asynchronous: these violations were to be found.\n")
+	}
 	for i, example := range r.Examples {
 		if r.Mode == "async" && i == 3 {
 			break // they are expected
 		}
-		fmt.Fprintln(&b, example)
-	}
-	b.WriteString(r.tables())
-	if r.Mode == "async" && r.total() > 0 {
-		b.WriteString("\nThe standby was asynchronous: these violations were to be found.\n")
+		fmt.Fprintf(&b, "\n%s\n", example)
 	}
 	return b.String()
 }
