@@ -292,17 +292,20 @@ func (w *requestWorker) capture(ctx context.Context) (*requestCapture, error) {
 	}
 	w.behind = false
 	for most := w.BatchSize; len(c.batch) > 0; {
-		id := c.batch[0].RequestID
-		refused, ok := w.refused[id]
-		if size := len(refused.batch); !ok || size == most || size == len(c.batch) {
+		id, whole := c.batch[0].RequestID, w.BatchSize
+		if refused, ok := w.refused[id]; ok {
+			whole = len(refused.batch)
+		}
+		if most == whole || len(c.batch) < most && len(c.batch) <= whole {
 			c.before, w.line = w.line, id
 			break
 		}
-		most = len(refused.batch)
+		// Meanwhile somebody else may have settled what was refused: then it is another batch.
 		w.leave(c)
-		if c, err = w.begin(ctx, w.line, most); err != nil {
+		if c, err = w.begin(ctx, w.line, whole); err != nil {
 			return nil, err
 		}
+		most = whole
 	}
 	return c, nil
 }

@@ -46,6 +46,21 @@ func (l *toldLog) of(id string) (found []error) {
 	return found
 }
 
+// afterRollback is called after each rollback that pgx sends.
+type afterRollback func()
+
+func (f afterRollback) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, f.key(), q.SQL)
+}
+
+func (f afterRollback) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if ctx.Value(f.key()) == "rollback" {
+		f()
+	}
+}
+
+func (afterRollback) key() any { return struct{ string }{"sql"} }
+
 // requestRun runs WorkRequests until the test ends or stop is called, which returns its error.
 func requestRun(t *testing.T, pool *pgxpool.Pool, opts *locks.RequestOptions, handle func(context.Context, pgx.Tx, []db.Request) error) (stop func() error) {
 	t.Helper()
@@ -224,6 +239,43 @@ func TestRequestOutcomes(t *testing.T) {
 			}
 		}
 		eventually(t, "all are settled", func() bool { return settled(s, "a") == "complete 25" })
+	})
+	t.Run("what was refused here and is done elsewhere cuts no other batch short", func(t *testing.T) {
+		t.Parallel()
+		e := open(t, advisory)
+		s := e.sessionAs(t, e.super)
+		s.exec("select lock.enqueue('update', 'a') from generate_series(1, 2)")
+		config, err := pgxpool.ParseConfig(e.url)
+		must(t, err)
+		settling := sync.OnceFunc(func() { // between the two looks at what was refused
+			s.exec("begin; select lock.capture_request(" + oneProcess + ", max => 2); select lock.settle_request(" + oneProcess + "); commit")
+		})
+		var refused atomic.Bool
+		config.ConnConfig.Tracer = afterRollback(func() {
+			if refused.Load() {
+				settling()
+			}
+		})
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		must(t, err)
+		t.Cleanup(pool.Close)
+		batches := make(chan []db.Request, 10)
+		requestRun(t, pool, quietRequests, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
+			batches <- batch
+			if refused.Load() {
+				return nil
+			}
+			if _, err := e.pool.Exec(ctx, "select lock.enqueue('update', 'a') from generate_series(1, 3)"); err != nil {
+				t.Error(err)
+			}
+			_, err := tx.Exec(ctx, "rollback /* by the handler */")
+			refused.Store(true)
+			return err
+		})
+		if first, second := <-batches, <-batches; len(first) != 2 || len(second) != 3 {
+			t.Errorf("batches of %d and %d", len(first), len(second))
+		}
+		eventually(t, "all are settled", func() bool { return settled(s, "a") == "complete 5" })
 	})
 	t.Run("a transaction that is kept is closed", func(t *testing.T) {
 		t.Parallel()

@@ -114,7 +114,7 @@ func drain(ctx context.Context, url, admin, database, dir string, start int64) e
 			return n, err
 		}
 	}
-	if err := freeTasks(s, conn); err != nil {
+	if err := free(s, conn); err != nil {
 		return err
 	}
 	err = drainTasks(s, count("select count(*) from lock.task where status <> 'done'"))

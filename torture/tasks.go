@@ -283,9 +283,12 @@ func finalTasks(ctx context.Context, conn *pgx.Conn, c *checker, window int, ops
 	return nil
 }
 
-// freeTasks gives back, as an operator would, what waits for a time that a wrong clock has set.
-func freeTasks(s *session, conn *pgx.Conn) error {
+// free gives back, as an operator would, what waits for a time that a wrong clock has set.
+func free(s *session, conn *pgx.Conn) error {
 	if _, err := conn.Exec(s.ctx, "update lock.task set available_at = clock_timestamp() where status in ('new', 'failed') and available_at > clock_timestamp() + interval '1 second'"); err != nil {
+		return err
+	}
+	if _, err := conn.Exec(s.ctx, "update lock.request set available_at = null where settled_at is null and available_at > clock_timestamp() + interval '1 second'"); err != nil {
 		return err
 	}
 	rows, err := conn.Query(s.ctx, "select id, queue_id from lock.task where status = 'in_progress' and deadline > clock_timestamp() + interval '1 second'")
