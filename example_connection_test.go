@@ -25,7 +25,7 @@ func Example_conn() {
 		return err
 	})
 	fmt.Println(err)
-	acquired, err := locks.NewMutex(conn, "host 7").Acquire(ctx, "weekly import")
+	acquired, err := locks.NewDurableMutex(conn, "host 7").Acquire(ctx, "weekly import")
 	fmt.Println("acquired:", acquired, err)
 	// Output:
 	// locked: true

@@ -8,8 +8,8 @@ import (
 
 // The next import does not start while the last one has not finished, even if that one's process is
 // gone.
-func ExampleNewMutex() {
-	var mutex locks.Mutex = locks.NewMutex(pool, "host 7")
+func ExampleNewDurableMutex() {
+	var mutex locks.Mutex = locks.NewDurableMutex(pool, "host 7")
 	acquired, err := mutex.Acquire(ctx, "nightly import")
 	if err != nil || !acquired {
 		fmt.Println("not now:", err)
@@ -26,7 +26,7 @@ func ExampleNewMutex() {
 }
 
 func ExampleDurableMutex_Acquire() {
-	mutex := locks.NewMutex(pool, "")
+	mutex := locks.NewDurableMutex(pool, "")
 	_, err := mutex.Acquire(ctx, "")
 	fmt.Println(err)
 	// Output: locks: acquire mutex "": ERROR: task_id must not be empty (SQLSTATE 22023)

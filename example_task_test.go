@@ -39,13 +39,13 @@ func ExampleWorkTaskBatches() {
 		return
 	}
 	running, stop := context.WithCancel(ctx)
-	err := locks.WorkTaskBatches(running, pool, "mail", func(ctx context.Context, tasks []db.Task) []error {
+	err := locks.WorkTaskBatches(running, pool, "mail", 100, func(ctx context.Context, tasks []db.Task) []error {
 		for _, task := range tasks {
 			fmt.Println("to", task.ID)
 		}
 		stop()
 		return nil // all are done; or one error for each
-	}, &locks.TaskOptions{BatchSize: 100})
+	}, nil)
 	fmt.Println(errors.Is(err, context.Canceled))
 	// Output:
 	// to anna
@@ -68,12 +68,12 @@ func ExamplePermanent() {
 }
 
 // The article's interface, for those who write the loop themselves.
-func ExampleNewStateMachine() {
+func ExampleNewTaskQueue() {
 	if _, err := db.New(pool).CreateTask(ctx, db.CreateTaskParams{ID: "tidy up", QueueID: "chores"}); err != nil {
 		fmt.Println(err)
 		return
 	}
-	var machine locks.StateMachine = locks.NewStateMachine(pool, "chores")
+	var machine locks.StateMachine = locks.NewTaskQueue(pool, "chores")
 	tasks, err := machine.Capture(ctx, 3)
 	for _, task := range tasks {
 		fmt.Println(task.ID, machine.SetStatus(ctx, task.ID, db.TaskDone))

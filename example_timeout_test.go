@@ -9,13 +9,13 @@ import (
 )
 
 // A report is sent at most once in 20 hours, whoever asks.
-func ExampleNewTimeout() {
+func ExampleNewIntervalTimeout() {
 	_, err := db.New(pool).CreateTimeout(ctx, db.CreateTimeoutParams{TaskID: "daily report", Timeout: 20 * time.Hour})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	var timeout locks.Timeout = locks.NewTimeout(pool)
+	var timeout locks.Timeout = locks.NewIntervalTimeout(pool)
 	for range 2 {
 		acquired, err := timeout.Acquire(ctx, "daily report")
 		fmt.Println(acquired, err)

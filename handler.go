@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,17 @@ type retryError struct {
 func (e *retryError) Error() string { return fmt.Sprintf("retry in %v: %v", e.delay, e.err) }
 func (e *retryError) Unwrap() error { return e.err }
 
+// Snooze is the error of a handler that does not want to work now: by any worker, no earlier than
+// delay from now, as if the task or batch had not been captured. So it costs no try, and nobody is
+// told of a failure. The delay is at least a millisecond, at most 100 years.
+func Snooze(delay time.Duration) error {
+	return &snoozeError{min(max(delay, time.Millisecond), longestDelay)}
+}
+
+type snoozeError struct{ delay time.Duration }
+
+func (e *snoozeError) Error() string { return fmt.Sprintf("snooze for %v", e.delay) }
+
 // Permanent makes the error of a handler one that no other try can mend, whatever RetryAfter says.
 // A task becomes a dead letter at once. A request ends in error at once. errors.Is and errors.As
 // reach err. Nil stays nil.
@@ -54,12 +66,34 @@ type PanicError struct {
 // Error is the panic's value without the stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// checkWorker refuses what no worker can work with. 0 stands for a default.
-func checkWorker(handler bool, grace, callTimeout, poll, blind time.Duration, counts map[string]int) error {
+// WorkerOptions are those of every worker. The zero value is good.
+type WorkerOptions struct {
+	Grace time.Duration // for running handlers after ctx has ended. Default: 10 s.
+	// CallTimeout is of each call of the loop itself, a commit included; at least 10 ms.
+	// Default: 10 s.
+	CallTimeout time.Duration
+	// Poll is the longest sleep of an idle worker; at least 10 ms. So late at most it finds what
+	// nobody notified it of. Default: 30 s.
+	Poll time.Duration
+	// Blind is the longest sleep where notifications do not arrive; at least 10 ms. It is also that
+	// of workers that capture done tasks, since nobody announces these. Default: 1 s.
+	Blind time.Duration
+	// OnError is told of the loop's own trouble, such as a server that cannot be reached: at once,
+	// and while it lasts after pauses that grow to a minute. What became of the work itself is told
+	// to Settled. Each call has a goroutine of its own and a ctx that lasts for CallTimeout, also
+	// when the loop's has ended. When it panics, slog's default logger gets that. Default: slog's
+	// default logger.
+	OnError func(ctx context.Context, err error)
+}
+
+// complete refuses what no worker can work with, and fills in the defaults. Counts are 0 for theirs.
+func (o *WorkerOptions) complete(handler bool, counts map[string]int) error {
 	if !handler {
 		return errors.New("the handler is nil: pass a function")
 	}
-	for name, value := range map[string]time.Duration{"Grace": grace, "CallTimeout": callTimeout, "Poll": poll, "Blind": blind} {
+	for name, value := range map[string]time.Duration{
+		"Grace": o.Grace, "CallTimeout": o.CallTimeout, "Poll": o.Poll, "Blind": o.Blind,
+	} {
 		least := shortestOption
 		if name == "Grace" {
 			least = 0
@@ -73,6 +107,8 @@ func checkWorker(handler bool, grace, callTimeout, poll, blind time.Duration, co
 			return fmt.Errorf("%s is %d: pass at least 1, or 0 for the default", name, value)
 		}
 	}
+	o.Grace, o.CallTimeout = cmp.Or(o.Grace, defaultGrace), cmp.Or(o.CallTimeout, defaultCallTimeout)
+	o.Poll, o.Blind = cmp.Or(o.Poll, defaultPoll), cmp.Or(o.Blind, defaultBlind)
 	return nil
 }
 
@@ -90,6 +126,8 @@ type graceful struct {
 const (
 	defaultGrace       = 10 * time.Second
 	defaultCallTimeout = 10 * time.Second
+	defaultPoll        = 30 * time.Second
+	defaultBlind       = time.Second
 	shortestCall       = time.Second // of those that settle at the end
 )
 

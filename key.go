@@ -49,7 +49,7 @@ type Key interface {
 // the error says that, and no key is to blame. 22023 is a bad name. 22021 is a name with a NUL or
 // bytes that are no text in the connection's client_encoding. 25006 is a standby, 55P03
 // lock_timeout, 57014 statement_timeout. When the connection is lost during the commit, nobody can
-// know whether the commit happened. That error is returned and never retried.
+// know whether the commit happened. That error is ErrOutcomeUnknown, too, and never retried.
 func Exclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error) error {
 	_, err := holdKey(ctx, pool, reflect.ValueOf(key), exclusiveNumber, exclusiveName, nil, fn)
 	return err
@@ -156,7 +156,7 @@ func hold(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, try b
 		if server := tx.Conn().PgConn(); !server.IsBusy() && server.TxStatus() == 'I' {
 			return errEnded
 		}
-		return tx.Commit(ctx)
+		return unanswered(tx.Commit(ctx))
 	})
 	return held && err == nil, err
 }

@@ -180,7 +180,7 @@ func newHeldLease(pool *pgxpool.Pool, name string, ttl time.Duration, opts *Leas
 		h.OnError = warn
 	}
 	h.lease = Lease{Name: name, Owner: h.Owner}
-	h.permits = int32(min(max(h.Permits, -1), 1<<31-1))
+	h.permits = clamp(h.Permits)
 	return h
 }
 
@@ -210,20 +210,21 @@ func (h *heldLease) ask(ctx context.Context, call func(*db.Queries) error) error
 	return retry(ctx, func() error {
 		return wake.Call(ctx, h.pool, func(q *db.Queries) error {
 			h.deadline = heldUntil(time.Now(), h.ttl)
-			return call(q)
+			return unanswered(call(q))
 		})
 	})
 }
 
 func (h *heldLease) acquire(ctx context.Context) error {
-	return h.ask(ctx, func(q *db.Queries) error {
+	err := h.ask(ctx, func(q *db.Queries) error {
 		row, err := q.AcquireLease(ctx, db.AcquireLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
-		if errors.Is(err, pgx.ErrNoRows) {
-			return ErrLeaseHeld
-		}
 		h.lease.Token = row.Token
 		return err
 	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrLeaseHeld
+	}
+	return err
 }
 
 // await listens before it asks for the first time, so that no release is missed in between.

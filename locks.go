@@ -15,13 +15,11 @@ import (
 //go:embed sql/schema/*.sql
 var schema embed.FS
 
-// Migrations holds the goose migrations that make the schema "lock", at its root. Use it with
-// goose's provider and a locker, or deploy sql/schema with the goose CLI. Either way take the
-// version table public.lock_goose_version, because a table inside "lock" would vanish with the last
-// Down.
-var Migrations fs.FS = migrations()
-
-func migrations() fs.FS {
+// Migrations are the goose migrations that make the schema "lock", at the root of a file system.
+// Use them with goose's provider and a locker, or deploy sql/schema with the goose CLI. Either way
+// take the version table public.lock_goose_version, because a table inside "lock" would vanish with
+// the last Down.
+func Migrations() fs.FS {
 	sub, err := fs.Sub(schema, "sql/schema")
 	if err != nil {
 		panic(err) // The embedded directory is named above; only a misspelling gets here.

@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/seed4787c507/locks/db"
-	"github.com/seed4787c507/locks/internal/wake"
 )
 
 // A Mutex is a durable flag per task: acquired stays acquired until released, even when its holder
@@ -28,14 +25,14 @@ type DurableMutex struct {
 	owner *string
 }
 
-// NewMutex returns the DurableMutex of owner, a text of 1 to 1024 bytes. With "" it belongs to
+// NewDurableMutex returns the DurableMutex of owner, a text of 1 to 1024 bytes. With "" it belongs to
 // nobody in particular, and any caller without an owner's name can release it.
 //
 // On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks
 // for it (see IsRetryable), up to 10 times. On a pgx.Tx it belongs to that transaction: rolled
 // back, it never happened, and repeating is up to the caller. On a *pgx.Conn it belongs to the
 // transaction that is open there, or is one of its own, and is not repeated.
-func NewMutex(conn db.DBTX, owner string) DurableMutex {
+func NewDurableMutex(conn db.DBTX, owner string) DurableMutex {
 	m := DurableMutex{conn: conn}
 	if owner != "" {
 		m.owner = &owner
@@ -48,7 +45,7 @@ func NewMutex(conn db.DBTX, owner string) DurableMutex {
 //
 // Contention: it waits for a transaction that has acquired the mutex and not ended. To bound that
 // cancel ctx, or set lock_timeout or statement_timeout. On a pool the mutex is acquired when
-// Acquire returns, and the call is repeated as NewMutex says. On a transaction it is acquired when
+// Acquire returns, and the call is repeated as NewDurableMutex says. On a transaction it is acquired when
 // that commits, and until then others wait.
 //
 // Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE. 22023 is a task or
@@ -64,7 +61,7 @@ func (m DurableMutex) Acquire(ctx context.Context, taskID string) (bool, error) 
 // acquired, or by another owner.
 //
 // Contention: it waits for a transaction that has released the mutex and not ended. On a pool the
-// mutex is free when Release returns, and the call is repeated as NewMutex says. On a transaction
+// mutex is free when Release returns, and the call is repeated as NewDurableMutex says. On a transaction
 // it is free when that commits. Errors are those of Acquire.
 func (m DurableMutex) Release(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, m.conn, "release mutex", taskID, func(q *db.Queries) (bool, error) {
@@ -72,18 +69,12 @@ func (m DurableMutex) Release(ctx context.Context, taskID string) (bool, error) 
 	})
 }
 
-// ask makes one call, and makes it again when the database asks for that and the call is a whole
-// transaction.
-func ask(ctx context.Context, conn db.DBTX, verb, id string, call func(*db.Queries) (bool, error)) (answer bool, err error) {
-	once := func(q *db.Queries) (err error) {
-		answer, err = call(q)
+// ask makes one call whose answer is yes or no.
+func ask(ctx context.Context, conn db.DBTX, verb, id string, asking func(*db.Queries) (bool, error)) (answer bool, err error) {
+	err = call(ctx, conn, func(q *db.Queries) (err error) {
+		answer, err = asking(q)
 		return err
-	}
-	if pool, whole := conn.(*pgxpool.Pool); whole {
-		err = retry(ctx, func() error { return wake.Call(ctx, pool, once) })
-	} else {
-		err = once(db.New(conn))
-	}
+	})
 	if err != nil {
 		return false, fmt.Errorf("locks: %s %.60q: %w", verb, id, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -18,8 +17,10 @@ import (
 type outcome struct {
 	verdict
 	delay time.Duration // before a retry; 0: the kind's own
-	err   error         // nil: nobody has to be told
+	err   error         // of the handler; nil for who snoozes
 	text  string        // of err, for the database
+
+	began, ended time.Time // of the handler
 
 	conflict bool // err is IsRetryable
 	late     bool // err is the end of a context
@@ -33,6 +34,7 @@ const (
 	workFailed           // tried again or not, by the rules of its kind
 	workRetry            // tried again, as RetryAfter wishes
 	workDead             // not tried again, as Permanent wishes
+	workSnoozed          // as if it had not been captured, and not before delay, as Snooze wishes
 	workReturned         // as if it had not been captured: it failed after its worker was stopped
 	workStale            // another has it, and the result was dropped
 	workLost             // the result could not be settled
@@ -46,12 +48,15 @@ func judge(err error, stopped bool) outcome {
 	o := outcome{verdict: workFailed, err: err, text: message(err), conflict: IsRetryable(err)}
 	o.late = errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	var permanent *permanentError
+	var snooze *snoozeError
 	var retry *retryError
 	switch {
+	case errors.As(err, &permanent) && !stopped:
+		o.verdict = workDead
+	case errors.As(err, &snooze):
+		return outcome{verdict: workSnoozed, delay: snooze.delay}
 	case stopped:
 		o.verdict = workReturned
-	case errors.As(err, &permanent):
-		o.verdict = workDead
 	case errors.As(err, &retry):
 		o.verdict, o.delay = workRetry, retry.delay
 	}
@@ -62,15 +67,17 @@ func judge(err error, stopped bool) outcome {
 // They fail together when the handler panics, ends its goroutine, or returns another number of
 // errors, and when looking at one of its errors panics.
 func handled(pieces int, over context.Context, handle func() []error, after func([]outcome)) {
-	became, failed := make([]outcome, pieces), errGoexit
+	became, failed, began := make([]outcome, pieces), errGoexit, time.Now()
 	defer func() {
 		if value := recover(); value != nil {
 			failed = &PanicError{value, debug.Stack()}
 		}
+		ended := time.Now()
 		for n := range became {
 			if failed != nil {
 				became[n] = judge(failed, over.Err() != nil)
 			}
+			became[n].began, became[n].ended = began, ended
 		}
 		after(became)
 	}()
@@ -116,116 +123,3 @@ func spelled(text string) string {
 	}
 	return plain.String()
 }
-
-// An Outcome is what became of work that has not simply been done.
-type Outcome string
-
-const (
-	OutcomeRetry    Outcome = "retry"    // it is tried again
-	OutcomeDead     Outcome = "dead"     // it is not: a dead letter, or a request in error
-	OutcomeReturned Outcome = "returned" // as if not captured, since its worker was stopped
-	OutcomeStale    Outcome = "stale"    // another has it, and this result was dropped
-	OutcomeUnknown  Outcome = "unknown"  // the result could not be settled: it is done again
-)
-
-// public is a verdict for people. exhausted says that a failure has no try left.
-func (o outcome) public(exhausted bool) Outcome {
-	switch {
-	case o.verdict == workDead || exhausted && (o.verdict == workFailed || o.verdict == workRetry):
-		return OutcomeDead
-	case o.verdict == workReturned:
-		return OutcomeReturned
-	case o.verdict == workStale:
-		return OutcomeStale
-	case o.verdict == workLost:
-		return OutcomeUnknown
-	}
-	return OutcomeRetry
-}
-
-// warn is the default of OnError.
-func warn(ctx context.Context, err error) {
-	level, text, args := slog.LevelWarn, err.Error(), []any(nil)
-	var became Outcome
-	var again time.Duration
-	var task *TaskError
-	var request *RequestError
-	switch {
-	case errors.As(err, &task):
-		became, again, text = task.Outcome, task.RetryIn, "locks: task failed"
-		args = append(args, "queue", task.Task.QueueID, "task", task.Task.ID,
-			"attempt", task.Task.Attempt, "tries", task.Task.Tries)
-		err = task.Err
-	case errors.As(err, &request):
-		first := request.Batch[0]
-		became, again, text = request.Outcome, request.RetryIn, "locks: request failed"
-		args = append(args, "queue", first.QueueID, "entity", first.EntityID, "request", first.RequestID,
-			"batch", len(request.Batch), "tries", first.Tries)
-		err = request.Err
-	}
-	if became != "" {
-		args = append(args, "outcome", string(became), "error", err.Error())
-	}
-	if became == OutcomeRetry && again > 0 {
-		args = append(args, "retry_in", again)
-	}
-	if became == OutcomeDead {
-		level = slog.LevelError
-	}
-	var panicked *PanicError
-	if errors.As(err, &panicked) {
-		args = append(args, "stack", string(panicked.Stack))
-	}
-	slog.Log(ctx, level, text, args...)
-}
-
-// A teller is OnError with a guard around it.
-type teller struct {
-	onError func(context.Context, error)
-	end     *graceful
-	timeout time.Duration // of one call's context
-	quiet   bool          // there is an OnError, and the log is its owner's
-}
-
-// newTeller takes the log where there is no OnError.
-func newTeller(onError func(context.Context, error), end *graceful, timeout time.Duration) teller {
-	if onError == nil {
-		return teller{onError: warn, end: end, timeout: timeout}
-	}
-	return teller{onError: onError, end: end, timeout: timeout, quiet: true}
-}
-
-// note says in the log what is no error: that a loop has begun, is back, or has ended.
-func (t *teller) note(text, queue string) {
-	if !t.quiet {
-		slog.InfoContext(t.end.calls, "locks: "+text, "queue", queue)
-	}
-}
-
-// tell calls OnError in a goroutine of its own, and then after. So a panic there, or the end of the
-// goroutine, harms nobody. Its context outlives the loop's.
-func (t *teller) tell(err error, after func()) {
-	go func() {
-		defer after()
-		calling, cancel := t.end.call(t.timeout)
-		defer cancel()
-		defer func() {
-			if value := recover(); value != nil {
-				slog.Error("locks: OnError panicked", "panic", value, "stack", string(debug.Stack()))
-			}
-		}()
-		t.onError(calling, err)
-	}()
-}
-
-// wait tells, and returns when that is over.
-func (t *teller) wait(err error) {
-	told := make(chan struct{})
-	t.tell(err, func() { close(told) })
-	<-told
-}
-
-// ErrUnsettled is the error of a worker that has ended and could not settle what its handlers did.
-// The work is done again: see WorkTasks and WorkRequests. The error is not one of ctx, as that of a
-// clean stop is.
-var ErrUnsettled = errors.New("the worker has ended, and could not settle all that its handlers did")

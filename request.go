@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -20,53 +19,28 @@ import (
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
-// A RequestError is what OnError is told of a batch that failed, or that is to be tried again.
-type RequestError struct {
-	Batch []db.Request // as it was captured
-	Err   error        // the handler's, a *PanicError, or why its transaction could not be settled
-
-	Outcome Outcome       // what became of it
-	RetryIn time.Duration // as RetryAfter said; 0: not by itself
-}
-
-// Error names the first request and its queue.
-func (e *RequestError) Error() string {
-	return fmt.Sprintf("locks: work on request %d of queue %.60q: %v", e.Batch[0].RequestID, e.Batch[0].QueueID, e.Err)
-}
-
-// Unwrap returns Err.
-func (e *RequestError) Unwrap() error { return e.Err }
-
 // RequestOptions tune WorkRequests. Nil and the zero value are good.
 type RequestOptions struct {
-	MaxTries  int // of a request when the handler asks for others with RetryAfter. Default: 10.
-	BatchSize int // how many updates a batch has at most. Default: 1000.
+	WorkerOptions
+	// Concurrency is how many batches are in work at once, of different entities. Each uses a
+	// connection of the pool. Default: 1.
+	Concurrency int
+	MaxTries    int // of a request when the handler asks for others with RetryAfter. Default: 10.
+	BatchSize   int // how many updates a batch has at most. Default: 1000.
 
-	// Grace is for the running handler after ctx has ended. Default: 10 s.
-	Grace time.Duration
-	// CallTimeout is of each call of the loop itself, the commit included; at least 10 ms.
-	// Default: 10 s.
-	CallTimeout time.Duration
-	// Poll is the longest sleep of an idle worker; at least 10 ms. So late at most it finds what
-	// nobody notified it of, such as what a worker left that was cut off. Default: 30 s.
-	Poll time.Duration
-	// Blind is the longest sleep where notifications do not arrive; at least 10 ms. Default: 1 s.
-	Blind time.Duration
-
-	// OnError is told once of each batch that failed (*RequestError), after it was settled. It is
-	// told of a batch that cannot be settled in its own transaction before that. It is also told of
-	// the loop's own trouble, such as a server that cannot be reached: at once, and while it lasts
-	// after pauses that grow to a minute. The loop waits for it, and holds no connection meanwhile.
-	// Its ctx lasts for CallTimeout, also when the loop's has ended. When it panics, slog's default
-	// logger gets that. Default: slog's default logger.
-	OnError func(ctx context.Context, err error)
+	// Settled is told what became of each batch, once, after it was settled. It is told of a batch
+	// that cannot be settled in its own transaction before that, and of one whose worker ends
+	// without a settled result (ErrUnsettled). The next batch waits for it, and no connection is held
+	// meanwhile. Its ctx lasts for CallTimeout, also when the loop's has ended. When it panics,
+	// slog's default logger gets that. Default: what has an Err goes to slog's default logger.
+	Settled func(ctx context.Context, result RequestResult)
 }
 
-// WorkRequests is a worker of a request queue ("": "default") until ctx ends, and returns ctx's
-// error then, wrapped. Any number of workers, in any number of processes, share a queue. Each uses
-// one connection of the pool at a time, also while handle runs. All those of a process and pool
-// listen on one more. A handler that takes another connection from the same pool needs a pool with
-// one more for each worker: with less they may all wait for each other.
+// WorkRequests works on the batches of a request queue ("": "default"), Concurrency at once, until
+// ctx ends, and returns ctx's error then, wrapped. Run it in as many processes as there should be.
+// Each batch uses one connection of the pool, also while handle runs. All loops of a process and
+// pool listen on one more. A handler that takes another connection from the same pool needs a pool
+// with one more for each: with less they may all wait for each other.
 //
 // handle gets a READ COMMITTED transaction and a batch of one entity: its create alone, or its
 // outstanding updates, oldest first, BatchSize at most. Nobody else has the entity until the
@@ -80,15 +54,16 @@ type RequestOptions struct {
 //     tx's own Commit and Rollback return an error and do nothing. When handle has returned, all
 //     that tx has returns pgx.ErrTxClosed.
 //   - rows left open, a commit or rollback in SQL, a context of handle's own that ends during a
-//     query, which closes the connection: an error, too. The transaction is gone. OnError is told,
+//     query, which closes the connection: an error, too. The transaction is gone. Settled is told,
 //     and exactly these requests are settled in the next transaction that gets them. Prefer
 //     statement_timeout for a limit.
 //   - RetryAfter(delay, err): undone, and put back for any worker. When one of the batch has been
 //     tried MaxTries times it is an error instead. The requests' Tries say how often they were
 //     tried, this time included. Permanent(err) is an error in any case.
-//   - a panic, or the end of its goroutine: as an error. OnError gets a *PanicError with the stack.
+//   - Snooze(delay): undone, and put back for any worker. It costs no try.
+//   - a panic, or the end of its goroutine: as an error. It is a *PanicError with the stack.
 //   - a lost connection, or another error that is IsRetryable: everything is undone, nothing is
-//     counted, and the batch is as new. It is found again as soon as the server has let go of it.
+//     counted, OnError is told, and the batch is as new. It is found again as soon as the server has let go of it.
 //
 // Stopping: when ctx ends no other batch is captured. The context that handle gets does not end
 // with ctx, and lasts for nine tenths of Grace. What handle returns by then counts, as nil does
@@ -101,30 +76,59 @@ type RequestOptions struct {
 // is unknown, because the connection broke or CallTimeout passed, has happened or not: the batch is
 // settled, or found again. A login that is refused is told to OnError and tried again. Errors that
 // would not go away by themselves, such as missing rights (42501), end the worker.
-func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string, handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, opts *RequestOptions) error {
-	w := &requestWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue), handle: handle, refused: map[int64]requestResult{}, cut: map[int64]int{}}
+func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string,
+	handle func(ctx context.Context, tx pgx.Tx, batch []db.Request) error, opts *RequestOptions,
+) error {
+	shared := requestWorker{pool: pool, queueID: cmp.Or(queueID, defaultQueue), handle: handle}
 	if opts != nil {
-		w.RequestOptions = *opts
+		shared.RequestOptions = *opts
 	}
-	err := checkWorker(handle != nil, w.Grace, w.CallTimeout, w.Poll, w.Blind, map[string]int{"MaxTries": w.MaxTries, "BatchSize": w.BatchSize})
+	err := shared.complete(handle != nil, map[string]int{
+		"Concurrency": shared.Concurrency, "MaxTries": shared.MaxTries, "BatchSize": shared.BatchSize,
+	})
 	if err != nil {
-		return w.named(err)
+		return shared.named(err)
 	}
-	w.MaxTries, w.BatchSize = cmp.Or(w.MaxTries, 10), cmp.Or(w.BatchSize, 1000)
-	w.Grace, w.CallTimeout = cmp.Or(w.Grace, defaultGrace), cmp.Or(w.CallTimeout, defaultCallTimeout)
-	w.end = newGraceful(ctx, w.Grace)
-	defer w.end.end()
-	w.teller = newTeller(w.OnError, w.end, w.CallTimeout)
-	w.note("request worker begins", w.queueID)
-	defer w.note("request worker has ended", w.queueID)
-	err = wake.Watch(ctx, pool, wake.Requests, w.queueID, wake.Options{
-		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Due: w.next,
-		OnError: func(err error) { w.wait(w.named(err)) }, OnBack: func() { w.note("request worker is back", w.queueID) },
-	}, w.look)
-	if ctx.Err() != nil && w.unsettled != nil {
-		err = fmt.Errorf("%w: %v", ErrUnsettled, w.unsettled)
+	shared.MaxTries, shared.BatchSize = cmp.Or(shared.MaxTries, 10), cmp.Or(shared.BatchSize, 1000)
+	if shared.Settled == nil {
+		shared.Settled = logRequests
 	}
-	return w.named(err)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	shared.end = newGraceful(running, shared.Grace)
+	defer shared.end.end()
+	shared.teller = newTeller(shared.OnError, shared.end, shared.CallTimeout)
+	shared.note("request worker begins", shared.queueID)
+	defer shared.note("request worker has ended", shared.queueID)
+	trouble := &wake.Complaint{
+		Tell: func(err error) { shared.wait(shared.of(shared.named(err))) },
+		Back: func() { shared.note("request worker is back", shared.queueID) },
+	}
+	ended := make(chan error)
+	loops := cmp.Or(shared.Concurrency, 1)
+	for range loops {
+		go func() {
+			w := shared
+			w.refused, w.cut = map[int64]requestResult{}, map[int64]int{}
+			err := wake.Watch(running, pool, wake.Requests, w.queueID, wake.Options{
+				Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Due: w.next, Trouble: trouble,
+				Revisit: true,
+			}, w.look)
+			if running.Err() != nil && w.unsettled != nil {
+				err = fmt.Errorf("%w: %v", ErrUnsettled, w.unsettled)
+			}
+			ended <- err
+		}()
+	}
+	err = nil
+	for range loops {
+		// The first that ends ends the others, and a result that is lost counts more than how.
+		if one := <-ended; err == nil || errors.Is(one, ErrUnsettled) {
+			err = one
+		}
+		stop()
+	}
+	return shared.named(err)
 }
 
 type requestWorker struct {
@@ -135,13 +139,12 @@ type requestWorker struct {
 	handle  func(ctx context.Context, tx pgx.Tx, batch []db.Request) error
 	end     *graceful
 
-	line   int64         // the first request of this turn's last batch; 0: a new turn
-	began  time.Time     // when this turn began
-	lasted time.Duration // what the last search from the queue's beginning took
-	behind bool          // this turn goes on behind what failed
-	worked bool          // this turn had a batch: what it skipped may be free now
-	due    []time.Time   // when batches come up again that were put back here
-	lost   []time.Time   // when to look for what a failed transaction left
+	line   int64       // the first request of this turn's last batch; 0: a new turn
+	turn   rare        // the search from the queue's beginning
+	behind bool        // this turn goes on behind what failed
+	worked bool        // this turn had a batch: what it skipped may be free now
+	due    []time.Time // when batches come up again that were put back here
+	lost   []time.Time // when to look for what a failed transaction left
 
 	// What became of batches whose own transaction was gone, by their first request, until another
 	// transaction has settled them.
@@ -230,7 +233,7 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 		delete(w.refused, c.batch[0].RequestID)
 		delete(w.cut, c.batch[0].RequestID)
 		w.worked = true
-		if result.verdict == workRetry {
+		if result.verdict == workRetry || result.verdict == workSnoozed {
 			// The next look begins where the server says, however long a handler takes: so neither
 			// what fails nor what is new keeps the other waiting.
 			w.behind = true
@@ -238,9 +241,8 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 		}
 	case ctx.Err() != nil: // There is no next transaction.
 		w.unsettled = err
-		w.wait(&RequestError{
-			Batch: result.batch, Err: errors.Join(ErrUnsettled, err), Outcome: OutcomeUnknown,
-		})
+		result.verdict, result.err = workLost, errors.Join(ErrUnsettled, err, result.err)
+		w.report(result, time.Time{})
 		return false, err
 	case !refused && errors.As(err, &gone):
 		if len(w.refused) >= 1000 { // Others settle some of them.
@@ -254,10 +256,27 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	default:
 		return false, err
 	}
-	if result.err != nil && !refused {
-		w.wait(&RequestError{Batch: result.batch, Err: result.err, Outcome: result.public(result.verdict == workFailed), RetryIn: result.delay})
+	if !refused {
+		settled := time.Now()
+		if err != nil {
+			settled = time.Time{}
+		}
+		w.report(result, settled)
 	}
 	return true, nil
+}
+
+// report tells what became of a batch, and waits for that.
+func (w *requestWorker) report(r requestResult, settled time.Time) {
+	if r.verdict == workFailed {
+		r.verdict = workDead
+	}
+	told := RequestResult{r.result(), r.batch}
+	told.Settled = settled
+	if r.delay > 0 && !settled.IsZero() {
+		told.RetryAt = settled.Add(r.delay)
+	}
+	w.wait(func(ctx context.Context) { w.Settled(ctx, told) })
 }
 
 // A requestCapture is a transaction with a batch.
@@ -277,7 +296,7 @@ func (w *requestWorker) capture(ctx context.Context) (*requestCapture, error) {
 	// second, so that what was put back, or was committed late, gets its turn; less often when a
 	// search from the beginning takes long.
 	began := time.Now()
-	if began.Sub(w.began) >= max(time.Second, 20*w.lasted) && !w.behind {
+	if began.Sub(w.turn.began) >= time.Second && w.turn.rest(began) <= 0 && !w.behind {
 		w.line = 0
 	}
 	first := w.line == 0
@@ -288,7 +307,7 @@ func (w *requestWorker) capture(ctx context.Context) (*requestCapture, error) {
 	if first {
 		past := func(at time.Time) bool { return !at.After(began) }
 		w.due, w.lost = slices.DeleteFunc(w.due, past), slices.DeleteFunc(w.lost, past)
-		w.began, w.lasted = began, c.took
+		w.turn = rare{began, c.took}
 	}
 	w.behind = false
 	for most := w.BatchSize; len(c.batch) > 0; {
@@ -323,7 +342,7 @@ func (w *requestWorker) begin(ctx context.Context, after int64, most int) (c *re
 	asked := time.Now()
 	opening := &pipeline{Conn: c.conn.Conn(), begins: true, then: []string{"savepoint locks_handler"}}
 	c.batch, err = db.New(opening).CaptureRequest(calling, db.CaptureRequestParams{
-		ProcessID: c.process, After: after, QueueID: w.queueID, Max: int32(min(most, math.MaxInt32)),
+		ProcessID: c.process, After: after, QueueID: w.queueID, Max: clamp(most),
 	})
 	err = cmp.Or(err, opening.results.Close())
 	c.took = time.Since(asked)
@@ -437,6 +456,9 @@ func (w *requestWorker) settle(c *requestCapture, o *outcome) error {
 	}
 }
 
+// backNames are those of lock.settle_request for what is put back.
+var backNames = map[verdict]string{workRetry: "retry", workSnoozed: "new"}
+
 func (w *requestWorker) trySettle(c *requestCapture, o *outcome) error {
 	calling, cancel := w.end.call(w.CallTimeout)
 	defer cancel()
@@ -444,21 +466,25 @@ func (w *requestWorker) trySettle(c *requestCapture, o *outcome) error {
 	params := db.SettleRequestParams{ProcessID: c.process, Status: "complete", Expects: &expects}
 	if o.verdict != workDone {
 		params.Status, params.Message = "error", &o.text
+		if o.verdict == workSnoozed {
+			params.Message = nil
+		}
 		if _, err := c.tx.Exec(calling, "rollback to savepoint locks_handler"); err != nil {
 			return err
 		}
 	}
-	if o.verdict == workRetry {
-		params.Status, params.Delay = "new", o.delay
+	if back := backNames[o.verdict]; back != "" {
+		params.Status, params.Delay = back, o.delay
 	}
 	// What is deferred is checked while there is still a savepoint to go back to.
 	closing := &pipeline{Conn: c.conn.Conn(), then: []string{"set constraints all immediate", "commit"}}
 	_, err := db.New(closing).SettleRequest(calling, params)
+	closed := closing.results.Close()
 	// It would settle another number than it expects.
 	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "55000" {
-		err = errTaken
+		return errTaken
 	}
-	return cmp.Or(err, closing.results.Close())
+	return unanswered(cmp.Or(err, closed))
 }
 
 // errTaken is for a handler that settles or deletes requests of its batch, or begins another

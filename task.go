@@ -12,10 +12,11 @@ import (
 	"github.com/seed4787c507/locks/db"
 )
 
-// A StateMachine moves tasks between statuses: Capture takes tasks exclusively, SetStatus releases
-// them. TaskQueue is one.
+// A StateMachine moves tasks between statuses. Its SetStatus overrules whoever has the task, so a
+// worker that was taken over can settle what another is at: for workers there is TaskQueue.Settle.
+// Capture takes tasks exclusively, SetStatus releases them. TaskQueue is one.
 type StateMachine interface {
-	// SetStatus gives a task another status: done, failed or new.
+	// SetStatus gives a task another status, whoever has it: done, failed or new.
 	SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error
 	// Capture takes at most limit tasks that are new or failed.
 	Capture(ctx context.Context, limit int) ([]db.Task, error)
@@ -29,30 +30,29 @@ type TaskQueue struct {
 	queueID string
 }
 
-// NewStateMachine returns the TaskQueue of a queue ("": "default").
+// NewTaskQueue returns the TaskQueue of a queue ("": "default").
 //
 // On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks
 // for it (see IsRetryable), up to 10 times. On a pgx.Tx it belongs to that transaction: rolled
 // back, it never happened, and repeating is up to the caller. On a *pgx.Conn it belongs to the
 // transaction that is open there, or is one of its own, and is not repeated.
-func NewStateMachine(handle db.DBTX, queueID string) TaskQueue {
+func NewTaskQueue(handle db.DBTX, queueID string) TaskQueue {
 	return TaskQueue{handle, cmp.Or(queueID, defaultQueue)}
 }
 
 const defaultQueue = "default"
 
-// SetStatus gives a task another status, whoever has it: done, failed or new. A worker whose task
-// may be taken over, since it has a timeout, settles with its attempt instead. For that use
-// db.Queries.SetStatus, or WorkTasks.
+// SetStatus gives a task another status, whoever has it: done, failed or new. It is for people and
+// for tasks without a timeout. A worker whose task may be taken over uses Settle.
 //
 // Contention: it waits for a transaction that has the task in hand. On a pool the status is set
-// when SetStatus returns, and the call is repeated as NewStateMachine says. On a transaction it is
+// when SetStatus returns, and the call is repeated as NewTaskQueue says. On a transaction it is
 // set when that commits.
 //
 // Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: P0002 unknown task,
 // 22023 bad id or status, 22P02 a status that there is not.
 func (m TaskQueue) SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error {
-	err := m.call(ctx, func(q *db.Queries) error {
+	err := call(ctx, m.handle, func(q *db.Queries) error {
 		_, err := q.SetStatus(ctx, db.SetStatusParams{ID: taskID, Status: status, QueueID: m.queueID})
 		return err
 	})
@@ -62,17 +62,35 @@ func (m TaskQueue) SetStatus(ctx context.Context, taskID string, status db.TaskS
 	return nil
 }
 
+// Settle gives a captured task another status: done, failed or new. It returns an error that is
+// ErrTaskLost, and changes nothing, when the attempt is over: its time ran out and another worker
+// captured the task, or it was settled otherwise. Everything else is as with SetStatus.
+func (m TaskQueue) Settle(ctx context.Context, task db.Task, status db.TaskStatus) error {
+	settled := false
+	err := call(ctx, m.handle, func(q *db.Queries) (err error) {
+		settled, err = q.SetStatus(ctx, db.SetStatusParams{ID: task.ID, Status: status, Attempt: &task.Attempt, QueueID: m.queueID})
+		return err
+	})
+	if err == nil && !settled {
+		err = ErrTaskLost
+	}
+	if err != nil {
+		return fmt.Errorf("locks: settle task %.60q, attempt %d: %w", task.ID, task.Attempt, err)
+	}
+	return nil
+}
+
 // Capture takes at most limit tasks that are new or failed. No task means that none can be had now.
 //
 // Contention: it never waits, and leaves out what others are capturing. On a pool the tasks are in
-// progress when Capture returns, and the call is repeated as NewStateMachine says. On a transaction
+// progress when Capture returns, and the call is repeated as NewTaskQueue says. On a transaction
 // they are in progress when that commits, and until then nobody else gets them.
 //
 // Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 bad queue or
 // limit.
 func (m TaskQueue) Capture(ctx context.Context, limit int) (tasks []db.Task, err error) {
-	err = m.call(ctx, func(q *db.Queries) (err error) {
-		tasks, err = q.Capture(ctx, db.CaptureParams{Max: int32(min(max(limit, 0), 1<<31-1)), QueueID: m.queueID, Statuses: capturable})
+	err = call(ctx, m.handle, func(q *db.Queries) (err error) {
+		tasks, err = q.Capture(ctx, db.CaptureParams{Max: clamp(limit), QueueID: m.queueID, Statuses: texts(capturable)})
 		return err
 	})
 	if err != nil {
@@ -81,42 +99,28 @@ func (m TaskQueue) Capture(ctx context.Context, limit int) (tasks []db.Task, err
 	return tasks, nil
 }
 
-func (m TaskQueue) call(ctx context.Context, once func(*db.Queries) error) error {
-	if _, whole := m.handle.(*pgxpool.Pool); whole {
-		return retry(ctx, func() error { return once(db.New(m.handle)) })
-	}
-	return once(db.New(m.handle))
-}
+var capturable = []db.TaskStatus{db.TaskNew, db.TaskFailed}
 
-var capturable = []string{string(db.TaskNew), string(db.TaskFailed)}
+func texts(statuses []db.TaskStatus) []string {
+	texts := make([]string, len(statuses))
+	for n, status := range statuses {
+		texts[n] = string(status)
+	}
+	return texts
+}
 
 // ErrTaskLost is the cause of the end of a handler's context when its attempt can be another's by
-// now. OnError is told of it when that was so, and the handler's result was dropped.
+// now. Settled is told of it when that was so, and the handler's result was dropped.
 var ErrTaskLost = errors.New("the task is lost: its time ran out, or somebody else has settled it")
-
-// A TaskError is what OnError is told of a task that failed.
-type TaskError struct {
-	Task db.Task // as it was captured
-	Err  error   // the handler's, a *PanicError, ErrTaskLost or ErrUnsettled
-
-	Outcome Outcome       // what became of it
-	RetryIn time.Duration // as RetryAfter said; 0: by the queue's own pauses, or not at all
-}
-
-// Error names the task and its queue.
-func (e *TaskError) Error() string {
-	return fmt.Sprintf("locks: work on task %.60q of queue %.60q, attempt %d: %v", e.Task.ID, e.Task.QueueID, e.Task.Attempt, e.Err)
-}
-
-// Unwrap returns Err.
-func (e *TaskError) Unwrap() error { return e.Err }
 
 // TaskOptions tune WorkTasks and WorkTaskBatches. Nil and the zero value are good.
 type TaskOptions struct {
-	Concurrency int      // WorkTasks: how many tasks are in work at once. Default: 10.
-	BatchSize   int      // WorkTaskBatches: most tasks in one batch. Default: 10.
-	Statuses    []string // to capture from, in this order of preference. Default: new, failed.
-	Owner       string   // who captures, for people to read. Default: a random name.
+	WorkerOptions
+	// Concurrency is how many handlers run at once. Default: 10, and 1 of WorkTaskBatches.
+	Concurrency int
+	// Statuses to capture from, in this order of preference. Default: new, failed.
+	Statuses []db.TaskStatus
+	Owner    string // who captures, for people to read. Default: host name and process id.
 
 	// NoExtend keeps a handler to its task's timeout. Otherwise the tasks that have a timeout are
 	// extended while their handler runs, every third of it; those of a batch together, by the
@@ -134,20 +138,13 @@ type TaskOptions struct {
 	// MaxTries is of a task without a limit of its own, and then it is a dead letter. Default: 25.
 	MaxTries int
 
-	Grace       time.Duration // for running handlers after ctx has ended. Default: 10 s.
-	CallTimeout time.Duration // of each call of the loop itself; at least 10 ms. Default: 10 s.
-	Poll        time.Duration // the longest sleep of an idle worker; at least 10 ms. Default: 30 s.
-	// Blind is the longest sleep where notifications do not arrive; at least 10 ms. It is also that
-	// of workers that capture done tasks, since nobody announces these. Default: 1 s.
-	Blind time.Duration
-
-	// OnError is told once of each task that failed (*TaskError), after it was settled, and of each
-	// whose result was dropped or lost (ErrTaskLost, ErrUnsettled). It is also told of the loop's
-	// own trouble, such as a server that cannot be reached: at once, and while it lasts after
-	// pauses that grow to a minute. Each call has a goroutine of its own, and takes up the room of
-	// a task until it returns. Its ctx lasts for CallTimeout, also when the loop's has ended. When
-	// it panics, slog's default logger gets that. Default: slog's default logger.
-	OnError func(ctx context.Context, err error)
+	// Settled is told what became of each task, once: when that is in the database, or when it was
+	// dropped (ErrTaskLost) or could not be settled (ErrUnsettled). It is also told of tasks that
+	// this worker found out of time, and that have no try left (ErrTimedOut). It is called in
+	// another goroutine, which takes up the room of a handler until it returns. Its ctx lasts for
+	// CallTimeout, also when the loop's has ended. When it panics, slog's default logger gets that.
+	// Default: what has an Err goes to slog's default logger.
+	Settled func(ctx context.Context, result TaskResult)
 }
 
 // WorkTasks captures tasks of a queue ("": "default"), calls work for each, up to Concurrency at
@@ -164,6 +161,7 @@ type TaskOptions struct {
 //     included whose worker died.
 //   - RetryAfter(delay, err): the same, with this pause.
 //   - Permanent(err): a dead letter at once.
+//   - Snooze(delay): new, and not captured before delay has passed. It costs no try.
 //
 // Stopping: when ctx ends nothing more is captured. work's context does not end with ctx, and lasts
 // for nine tenths of Grace. What work returns in that time counts. Work that uses ctx instead fails
@@ -175,7 +173,7 @@ type TaskOptions struct {
 // Timeouts: a worker that dies keeps its tasks until their timeouts have passed, 5 minutes unless
 // they were made with another. A worker that lives extends what it works on, however long that
 // takes (NoExtend). When that fails, work's context ends before another worker can have the task.
-// A result that comes too late is dropped, and OnError is told ErrTaskLost.
+// A result that comes too late is dropped, and Settled is told ErrTaskLost.
 //
 // Unknown outcomes: a call whose outcome is unknown, because the connection broke or CallTimeout
 // passed, is repeated. What was settled stays settled. The tasks that it may have captured are
@@ -187,19 +185,26 @@ type TaskOptions struct {
 // when it went to sleep, or when Poll has passed.
 // All loops of a process and pool share one listening connection, beside the pool's own. While they
 // extend they share one or two more.
-func WorkTasks(ctx context.Context, pool *pgxpool.Pool, queueID string, work func(ctx context.Context, task db.Task) error, opts *TaskOptions) error {
+func WorkTasks(ctx context.Context, pool *pgxpool.Pool, queueID string,
+	work func(ctx context.Context, task db.Task) error, opts *TaskOptions,
+) error {
 	w := newTaskWorker(pool, queueID, opts)
-	w.size, w.handler = cmp.Or(w.Concurrency, 10), work != nil
-	w.work = func(ctx context.Context, tasks []db.Task) []error { return []error{work(ctx, tasks[0])} }
-	return w.run(ctx, pool)
+	w.Concurrency = cmp.Or(w.Concurrency, 10)
+	w.one(work)
+	return w.run(ctx)
 }
 
-// WorkTaskBatches is WorkTasks for work that is done on many tasks at once. work gets up to
-// BatchSize tasks, and the next when it has returned. It leaves the slice as it is, and returns one
-// error per task, in their order, or nil when all are done. A panic, or another number of errors,
-// fails all of the batch. Its context ends when one of the tasks is lost.
-func WorkTaskBatches(ctx context.Context, pool *pgxpool.Pool, queueID string, work func(ctx context.Context, tasks []db.Task) []error, opts *TaskOptions) error {
+// WorkTaskBatches is WorkTasks for work that is done on many tasks at once. work gets up to size
+// tasks. It leaves the slice as it is, and returns one error per task, in their order, or nil when
+// all are done. A panic, or another number of errors, fails all of the batch. Its context ends when
+// one of the tasks is lost.
+func WorkTaskBatches(ctx context.Context, pool *pgxpool.Pool, queueID string, size int,
+	work func(ctx context.Context, tasks []db.Task) []error, opts *TaskOptions,
+) error {
 	w := newTaskWorker(pool, queueID, opts)
-	w.size, w.batches, w.work, w.handler = cmp.Or(w.BatchSize, 10), true, work, work != nil
-	return w.run(ctx, pool)
+	if size < 1 {
+		return w.named(fmt.Errorf("the batches' size is %d: pass at least 1", size))
+	}
+	w.Concurrency, w.size, w.work, w.handler = cmp.Or(w.Concurrency, 1), size, work, work != nil
+	return w.run(ctx)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,23 +24,30 @@ type taskResults struct {
 	stir chan struct{} // receives after work has returned
 
 	mu       sync.Mutex
-	inWork   int          // tasks, and those that are being told of
+	working  int          // handlers, and those that are being told
 	finished []taskResult // not settled yet
 
 	telling atomic.Int32 // of other trouble
 	apart   bool         // settle one by one, and apart from capturing, since both together failed
 }
 
-func (r *taskResults) enter(pieces int) {
+// enter counts a handler, or who is told, until leave.
+func (r *taskResults) enter() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.inWork += pieces
+	r.working++
 }
 
-// keep takes pieces of work for done, with their results.
-func (r *taskResults) keep(pieces int, results []taskResult) {
+func (r *taskResults) leave(results []taskResult) {
 	r.mu.Lock()
-	r.inWork -= pieces
+	r.working--
+	r.mu.Unlock()
+	r.keep(results)
+}
+
+// keep takes results in, and stirs the loop.
+func (r *taskResults) keep(results []taskResult) {
+	r.mu.Lock()
 	r.finished = append(r.finished, results...)
 	r.mu.Unlock()
 	select {
@@ -48,18 +56,14 @@ func (r *taskResults) keep(pieces int, results []taskResult) {
 	}
 }
 
-// room says how many tasks may be captured.
-func (r *taskResults) room(size int, batches bool) int {
+func (r *taskResults) atWork() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if batches && r.inWork > 0 {
-		return 0
-	}
-	return size - r.inWork
+	return r.working
 }
 
 // calm says that nothing is in work, and nobody is being told.
-func (r *taskResults) calm() bool { return r.room(1, true) > 0 && r.telling.Load() == 0 }
+func (r *taskResults) calm() bool { return r.atWork() == 0 && r.telling.Load() == 0 }
 
 func (r *taskResults) all() []taskResult {
 	r.mu.Lock()
@@ -94,14 +98,14 @@ func (r *taskResults) forget(first int, settled bool) {
 }
 
 // resultNames are those of lock.settle_and_capture.
-var resultNames = map[verdict]string{workDone: "done", workFailed: "retry", workRetry: "retry", workDead: "dead", workReturned: "new"}
+var resultNames = map[verdict]string{workDone: "done", workFailed: "retry", workRetry: "retry", workDead: "dead", workSnoozed: "new", workReturned: "new"}
 
 // settle settles finished, the first of those that are, and captures at most so many.
 func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures int, since *time.Time) ([]db.Task, error) {
 	params := db.SettleAndCaptureParams{
-		Ids: []string{}, Attempts: []int64{}, Results: []string{}, Stale: true,
-		Max: int32(min(captures, 1<<31-1)), QueueID: w.queueID, Statuses: w.Statuses, Owner: &w.Owner, Since: since,
-		Shortest: w.ShortestPause, Longest: w.LongestPause, MaxTries: int32(min(max(w.MaxTries, 0), 1<<31-1)),
+		Ids: []string{}, Attempts: []int64{}, Results: []string{}, Reports: true,
+		Max: clamp(captures), QueueID: w.queueID, Statuses: texts(w.Statuses), Owner: &w.Owner, Since: since,
+		Shortest: w.ShortestPause, Longest: w.LongestPause, MaxTries: clamp(w.MaxTries),
 	}
 	newest, failed := map[string]int64{}, false
 	for _, f := range finished {
@@ -132,34 +136,48 @@ func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures
 	if err != nil {
 		return nil, err
 	}
-	// What is stale comes first, and what is captured has a newer attempt.
-	stale := 0
-	for stale < len(answer) && newest[answer[stale].ID] == answer[stale].Attempt {
-		delete(newest, answer[stale].ID)
-		stale++
+	// What became of tasks comes first, and what is captured has a newer attempt.
+	reports, settled := map[string]db.Task{}, time.Now()
+	captured := slices.IndexFunc(answer, func(task db.Task) bool {
+		return task.Status == db.TaskInProgress && newest[task.ID] != task.Attempt
+	})
+	if captured < 0 {
+		captured = len(answer)
+	}
+	var told []TaskResult
+	for _, task := range answer[:captured] {
+		if newest[task.ID] == task.Attempt {
+			reports[task.ID] = task
+		} else { // a dead letter since just now
+			told = append(told, TaskResult{Result{Outcome: OutcomeDead, Err: ErrTimedOut, Settled: settled}, task})
+		}
 	}
 	w.results.forget(len(finished), true)
 	for _, f := range finished {
-		if f.task.Attempt != newest[f.task.ID] && f.verdict != workReturned {
-			f.verdict = workStale
+		now, reported := reports[f.task.ID]
+		if f.task.Attempt < newest[f.task.ID] || reported && now.Status == db.TaskInProgress {
+			f.stale()
 		}
-		w.settled(f)
+		result := f.result()
+		result.Settled = settled
+		switch {
+		case f.verdict == workStale:
+			result.Settled = time.Time{}
+		case reported && now.Status == db.TaskFailed && now.RetriesLeft != nil && *now.RetriesLeft == 0:
+			result.Outcome = OutcomeDead
+		case reported && now.Status != db.TaskInProgress:
+			result.RetryAt = now.AvailableAt
+		}
+		told = append(told, TaskResult{result, f.task})
 	}
-	return answer[stale:], nil
+	w.told(told)
+	return answer[captured:], nil
 }
 
-// settled tells of a task that need not be kept any more.
-func (w *taskWorker) settled(r taskResult) {
-	switch r.verdict {
-	case workStale:
-		r.err = errors.Join(ErrTaskLost, r.err)
-	case workLost:
-		r.err = errors.Join(ErrUnsettled, r.err)
-	}
-	if r.err != nil {
-		left := r.task.RetriesLeft
-		last := left != nil && *left == 0 || left == nil && int(r.task.Tries) >= w.MaxTries
-		w.report(&TaskError{Task: r.task, Err: r.err, Outcome: r.public(last), RetryIn: r.delay})
+// stale says that the result was dropped. What was given back is none.
+func (o *outcome) stale() {
+	if o.verdict != workReturned && o.verdict != workSnoozed {
+		o.verdict, o.err = workStale, errors.Join(ErrTaskLost, o.err)
 	}
 }
 
@@ -196,10 +214,12 @@ func (w *taskWorker) finish() (failed error) {
 	}
 	lost := w.results.all()
 	w.results.forget(len(lost), true)
-	for _, r := range lost {
-		r.verdict = workLost
-		w.settled(r)
+	told := make([]TaskResult, len(lost))
+	for n, r := range lost {
+		r.verdict, r.err = workLost, errors.Join(ErrUnsettled, r.err)
+		told[n] = TaskResult{r.result(), r.task}
 	}
+	w.told(told)
 	for !w.results.calm() {
 		<-w.results.stir
 	}

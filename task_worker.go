@@ -3,7 +3,6 @@ package locks
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,11 +20,11 @@ type taskWorker struct {
 	pool    *pgxpool.Pool
 	own     *wake.Own
 	queueID string
-	size    int  // of what is in work at most
-	batches bool // work gets all that one call captured, and the next when it has returned
+	size    int  // of a batch at most; 0: work gets one task
 	handler bool // there is one
 	work    func(ctx context.Context, tasks []db.Task) []error
 	end     *graceful
+	told    func(results []TaskResult)
 
 	busy    bool           // it has told that there is no room
 	trouble wake.Complaint // about what cannot be settled
@@ -46,34 +45,52 @@ func newTaskWorker(pool *pgxpool.Pool, queueID string, opts *TaskOptions) *taskW
 		w.Statuses = capturable
 	}
 	w.results.stir = make(chan struct{}, 1)
-	w.Owner = cmp.Or(w.Owner, rand.Text())
-	w.ShortestPause, w.LongestPause = cmp.Or(w.ShortestPause, time.Second), cmp.Or(w.LongestPause, time.Hour)
+	w.Owner = cmp.Or(w.Owner, processName())
+	w.ShortestPause = cmp.Or(w.ShortestPause, time.Second)
+	w.LongestPause = cmp.Or(w.LongestPause, time.Hour)
 	w.MaxTries = cmp.Or(w.MaxTries, 25)
-	w.Grace, w.CallTimeout = cmp.Or(w.Grace, defaultGrace), cmp.Or(w.CallTimeout, defaultCallTimeout)
-	w.Blind = cmp.Or(w.Blind, time.Second)
-	if slices.Contains(w.Statuses, string(db.TaskDone)) && (w.Poll == 0 || w.Poll > w.Blind) {
-		w.Poll = w.Blind
-	}
 	return w
 }
 
-// run works until Watch ends, and then sees to what is in work or not settled.
-func (w *taskWorker) run(ctx context.Context, pool *pgxpool.Pool) error {
-	err := checkWorker(w.handler, w.Grace, w.CallTimeout, w.Poll, w.Blind, map[string]int{"Concurrency": w.Concurrency, "BatchSize": w.BatchSize})
-	if err != nil {
-		return w.named(err)
+// one makes it a worker whose handler gets one task.
+func (w *taskWorker) one(work func(ctx context.Context, task db.Task) error) {
+	w.handler = work != nil
+	w.work = func(ctx context.Context, tasks []db.Task) []error { return []error{work(ctx, tasks[0])} }
+}
+
+// begin checks the options. It is followed by end.
+func (w *taskWorker) begin(ctx context.Context) (end func(), err error) {
+	if err := w.complete(w.handler, map[string]int{"Concurrency": w.Concurrency}); err != nil {
+		return nil, w.named(err)
 	}
-	own, leave := wake.UseOwn(pool)
-	defer leave()
+	if slices.Contains(w.Statuses, db.TaskDone) {
+		w.Poll = min(w.Poll, w.Blind)
+	}
+	own, leave := wake.UseOwn(w.pool)
 	w.own, w.end = own, newGraceful(ctx, w.Grace)
-	defer w.end.end()
 	w.teller = newTeller(w.OnError, w.end, w.CallTimeout)
-	w.trouble.Tell = w.complain
+	return func() {
+		w.end.end()
+		leave()
+	}, nil
+}
+
+// run works until Watch ends, and then sees to what is in work or not settled.
+func (w *taskWorker) run(ctx context.Context) error {
+	end, err := w.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	w.told, w.trouble.Tell = w.report, w.complain
 	w.note("task worker begins", w.queueID)
 	defer w.note("task worker has ended", w.queueID)
-	err = wake.Watch(ctx, pool, wake.Tasks, w.queueID, wake.Options{
+	err = wake.Watch(ctx, w.pool, wake.Tasks, w.queueID, wake.Options{
 		Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Stir: w.results.stir, Due: w.next,
-		OnError: func(err error) { w.complain(w.named(err)) }, OnBack: func() { w.note("task worker is back", w.queueID) },
+		Trouble: &wake.Complaint{
+			Tell: func(err error) { w.complain(w.named(err)) },
+			Back: func() { w.note("task worker is back", w.queueID) },
+		},
 	}, w.look)
 	w.end.begin()
 	if unsettled := w.finish(); unsettled != nil && ctx.Err() != nil {
@@ -84,22 +101,87 @@ func (w *taskWorker) run(ctx context.Context, pool *pgxpool.Pool) error {
 	return w.named(err)
 }
 
+// workDue works on one task after the other, as long as one is due.
+func (w *taskWorker) workDue(ctx context.Context) (results []TaskResult, err error) {
+	end, err := w.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	w.told = func(told []TaskResult) {
+		results = append(results, told...)
+		if w.Settled != nil {
+			for _, result := range told {
+				w.Settled(ctx, result)
+			}
+		}
+	}
+	for {
+		most := 1
+		if ctx.Err() != nil {
+			most = 0
+		}
+		calling, cancel := w.end.call(w.CallTimeout)
+		asked := time.Now()
+		tasks, err := w.settle(calling, w.results.all(), most, nil)
+		cancel()
+		switch {
+		case err != nil && len(w.results.all()) > 0:
+			return results, w.named(fmt.Errorf("%w: %w", ErrUnsettled, err))
+		case err != nil || ctx.Err() != nil && len(tasks) == 0:
+			return results, w.named(cmp.Or(err, ctx.Err()))
+		case len(tasks) == 0:
+			return results, nil
+		}
+		held, release := w.hold(tasks, asked)
+		began := time.Now()
+		became := judge(w.work(held, tasks)[0], w.end.handlers.Err() != nil)
+		became.began, became.ended = began, time.Now()
+		if release() && became.err != nil {
+			became.err = errors.Join(became.err, ErrTaskLost)
+		}
+		w.results.keep([]taskResult{{tasks[0], became}})
+	}
+}
+
 func (w *taskWorker) named(err error) error {
 	return fmt.Errorf("locks: work on task queue %.60q: %w", w.queueID, err)
 }
 
-// report tells of a task, which takes up room until it is over.
-func (w *taskWorker) report(err error) {
-	w.results.enter(1)
-	w.tell(err, func() { w.results.keep(1, nil) })
+// report tells what became of tasks, in a goroutine that takes up the room of a handler.
+func (w *taskWorker) report(results []TaskResult) {
+	settled := w.Settled
+	if settled == nil {
+		settled = logTask
+		results = slices.DeleteFunc(results, func(r TaskResult) bool { return r.Err == nil })
+	}
+	if len(results) == 0 {
+		return
+	}
+	w.results.enter()
+	next := 0
+	var rest func()
+	rest = func() { // A hook that panics, or ends its goroutine, is called for the others all the same.
+		if next == len(results) {
+			w.results.leave(nil)
+			return
+		}
+		w.call(func(ctx context.Context) {
+			for next < len(results) {
+				next++
+				settled(ctx, results[next-1])
+			}
+		}, rest)
+	}
+	rest()
 }
 
 // complain tells of the loop's own trouble, which takes up no room: results wait for that.
 func (w *taskWorker) complain(err error) {
 	w.results.telling.Add(1)
-	w.tell(err, func() {
+	w.call(w.of(err), func() {
 		w.results.telling.Add(-1)
-		w.results.keep(0, nil)
+		w.results.keep(nil)
 	})
 }
 
@@ -129,9 +211,9 @@ func (w *taskWorker) look(ctx context.Context) (bool, error) {
 	switch {
 	case ctx.Err() != nil: // It ended meanwhile.
 		for _, task := range tasks {
-			w.results.keep(0, []taskResult{{task, outcome{verdict: workReturned}}})
+			w.results.keep([]taskResult{{task, outcome{verdict: workReturned}}})
 		}
-	case w.batches:
+	case w.size > 0:
 		w.start(tasks, asked)
 	default:
 		for n := range tasks {
@@ -145,9 +227,9 @@ func (w *taskWorker) look(ctx context.Context) (bool, error) {
 func (w *taskWorker) room(ctx context.Context) (free int, err error) {
 	var busy <-chan time.Time
 	for {
-		if free = w.results.room(w.size, w.batches); free > 0 {
+		if free = w.Concurrency - w.results.atWork(); free > 0 {
 			w.busy = false
-			return free, nil
+			return cmp.Or(w.size, free), nil
 		}
 		if busy == nil && !w.busy {
 			busy = time.After(busyAfter)
@@ -190,7 +272,7 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 		calling, cancel := context.WithTimeout(ctx, w.CallTimeout)
 		defer cancel()
 		err = wake.Call(calling, w.pool, func(q *db.Queries) (err error) {
-			due, err = q.NextTaskIn(calling, db.NextTaskInParams{QueueID: w.queueID, Statuses: w.Statuses})
+			due, err = q.NextTaskIn(calling, db.NextTaskInParams{QueueID: w.queueID, Statuses: texts(w.Statuses)})
 			return err
 		})
 		return due, err
@@ -200,7 +282,7 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 // start sets to work on tasks that were asked for at a time. What became of them is kept when the
 // handler returns, and told when it is settled.
 func (w *taskWorker) start(tasks []db.Task, asked time.Time) {
-	w.results.enter(len(tasks))
+	w.results.enter()
 	held, release := w.hold(tasks, asked)
 	go handled(len(tasks), w.end.handlers, func() []error { return w.work(held, tasks) }, func(became []outcome) {
 		lost := release()
@@ -211,7 +293,7 @@ func (w *taskWorker) start(tasks []db.Task, asked time.Time) {
 				results[n].err = errors.Join(became[n].err, ErrTaskLost)
 			}
 		}
-		w.results.keep(len(tasks), results)
+		w.results.leave(results)
 	})
 }
 

@@ -17,7 +17,7 @@ type Throttle struct {
 }
 
 // NewThrottle returns the Throttle that stores details with each grant, to say who and why. Details
-// are a text of 1 to 1024 bytes that is not blank. NewMutex says what happens on a pool, on a
+// are a text of 1 to 1024 bytes that is not blank. NewDurableMutex says what happens on a pool, on a
 // transaction and on a connection.
 func NewThrottle(conn db.DBTX, details string) Throttle {
 	return Throttle{conn: conn, details: details}
@@ -29,7 +29,7 @@ func NewThrottle(conn db.DBTX, details string) Throttle {
 // transaction that has the resource; otherwise Acquire goes on never to wait. For resources by the
 // thousand, such as one for each customer, have lock.drop_unused_throttled_resources run.
 func (t Throttle) Every(interval time.Duration, permits int) Throttle {
-	t.interval, t.permits = interval, int32(min(max(permits, -1), 1<<31-1))
+	t.interval, t.permits = interval, clamp(permits)
 	return t
 }
 

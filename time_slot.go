@@ -17,7 +17,7 @@ type TimeSlot struct {
 }
 
 // NewTimeSlot returns the TimeSlot whose slots are as long as resolution, at least a microsecond.
-// NewMutex says what happens on a pool, on a transaction and on a connection.
+// NewDurableMutex says what happens on a pool, on a transaction and on a connection.
 func NewTimeSlot(conn db.DBTX, resolution time.Duration) TimeSlot { return TimeSlot{conn, resolution} }
 
 // Acquire returns true for the first call of the current slot, by the database's clock, and false

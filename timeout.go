@@ -19,9 +19,9 @@ var _ Timeout = IntervalTimeout{}
 // the last grant.
 type IntervalTimeout struct{ conn db.DBTX }
 
-// NewTimeout returns the IntervalTimeout. NewMutex says what happens on a pool, on a transaction
+// NewIntervalTimeout returns the IntervalTimeout. NewDurableMutex says what happens on a pool, on a transaction
 // and on a connection.
-func NewTimeout(conn db.DBTX) IntervalTimeout { return IntervalTimeout{conn} }
+func NewIntervalTimeout(conn db.DBTX) IntervalTimeout { return IntervalTimeout{conn} }
 
 // Acquire returns true when the interval of taskID has passed since the last grant. Then it counts
 // from now. Otherwise it returns false. Exactly one of any number of concurrent callers gets true.

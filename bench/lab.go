@@ -199,7 +199,7 @@ func migrate(ctx context.Context, url string) error {
 	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations, goose.WithTableName("public.lock_goose_version"))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations(), goose.WithTableName("public.lock_goose_version"))
 	if err != nil {
 		return err
 	}

@@ -87,12 +87,12 @@ func ourTasks() *queue {
 				}, &locks.TaskOptions{Concurrency: how.number * how.batch})
 			}
 			return loops(ctx, how.number, func(ctx context.Context) error {
-				return locks.WorkTaskBatches(ctx, pool, "default", func(_ context.Context, tasks []db.Task) []error {
+				return locks.WorkTaskBatches(ctx, pool, "default", how.batch, func(_ context.Context, tasks []db.Task) []error {
 					for _, task := range tasks {
 						handle(sentAt(task.Payload))
 					}
 					return nil
-				}, &locks.TaskOptions{BatchSize: how.batch})
+				}, nil)
 			})
 		},
 	}

@@ -73,7 +73,7 @@ func (q *Queries) Capture(ctx context.Context, arg CaptureParams) ([]Task, error
 const createTask = `-- name: CreateTask :one
 select lock.create_task(
     id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'), retries_left => $3::integer,
-    timeout => nullif(coalesce($4::interval, '5 minutes'), '0'), payload => $5::jsonb, available_at => $6::timestamptz
+    timeout => nullif(coalesce($4::interval, '5 minutes'), '0'), payload => $5::jsonb, available_at => coalesce(clock_timestamp() + nullif($6::interval, '0'), $7::timestamptz)
 ) as created
 `
 
@@ -83,11 +83,13 @@ type CreateTaskParams struct {
 	RetriesLeft *int32
 	Timeout     *time.Duration
 	Payload     json.RawMessage
+	Delay       time.Duration
 	AvailableAt *time.Time
 }
 
 // CreateTask adds a task to a queue; false: the queue has one of this id already, which stays as it is. RetriesLeft: how many
-// captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: 5 minutes, 0: for ever). AvailableAt: nil is now.
+// captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: 5 minutes, 0: for ever). AvailableAt: nil is
+// now. Delay, when it is not 0: that long after now instead.
 func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, error) {
 	row := q.db.QueryRow(ctx, createTask,
 		arg.ID,
@@ -95,6 +97,7 @@ func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, e
 		arg.RetriesLeft,
 		arg.Timeout,
 		arg.Payload,
+		arg.Delay,
 		arg.AvailableAt,
 	)
 	var created bool
@@ -105,7 +108,7 @@ func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, e
 const createTasks = `-- name: CreateTasks :one
 select lock.create_tasks(
     ids => $1::text[], queue_id => coalesce(nullif($2::text, ''), 'default'), retries_left => $3::integer,
-    timeout => nullif(coalesce($4::interval, '5 minutes'), '0'), available_at => $5::timestamptz, payloads => $6::jsonb[]
+    timeout => nullif(coalesce($4::interval, '5 minutes'), '0'), available_at => coalesce(clock_timestamp() + nullif($5::interval, '0'), $6::timestamptz), payloads => $7::jsonb[]
 ) as created
 `
 
@@ -114,6 +117,7 @@ type CreateTasksParams struct {
 	QueueID     string
 	RetriesLeft *int32
 	Timeout     *time.Duration
+	Delay       time.Duration
 	AvailableAt *time.Time
 	Payloads    []json.RawMessage
 }
@@ -126,6 +130,7 @@ func (q *Queries) CreateTasks(ctx context.Context, arg CreateTasksParams) (int64
 		arg.QueueID,
 		arg.RetriesLeft,
 		arg.Timeout,
+		arg.Delay,
 		arg.AvailableAt,
 		arg.Payloads,
 	)
@@ -485,7 +490,7 @@ select queue_id, id, timeout, payload, created_at, status, attempt, tries, retri
     max => $4::integer, queue_id => coalesce(nullif($5::text, ''), 'default'), statuses => $6::text[],
     owner => $7::text, delays => $8::interval[], messages => $9::text[],
     since => $10::timestamptz, shortest => $11::interval, longest => $12::interval, max_tries => $13::integer,
-    stale => $14::boolean
+    reports => $14::boolean
 )
 `
 
@@ -503,13 +508,13 @@ type SettleAndCaptureParams struct {
 	Shortest time.Duration
 	Longest  time.Duration
 	MaxTries int32
-	Stale    bool
+	Reports  bool
 }
 
 // SettleAndCapture settles the last batch, every task with its own result, delay and message, and captures the next (Max 0:
 // none), in one round trip and one commit. Results: new, done, failed, dead (no capture left), or retry: failed, and captured again after its
 // delay, or after a pause between Shortest and Longest that doubles with its tries; without a limit of its own it is dead after MaxTries.
-// Stale: those whose result was left out come first, with the attempt that was passed.
+// Reports: what became of those comes first. In progress: it was left out as stale, and has the attempt that was passed.
 func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCaptureParams) ([]Task, error) {
 	rows, err := q.db.Query(ctx, settleAndCapture,
 		arg.Ids,
@@ -525,7 +530,7 @@ func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCapturePara
 		arg.Shortest,
 		arg.Longest,
 		arg.MaxTries,
-		arg.Stale,
+		arg.Reports,
 	)
 	if err != nil {
 		return nil, err

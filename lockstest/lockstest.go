@@ -84,7 +84,7 @@ var theHost = sync.OnceValues(func() (*host, error) {
 		return h, err
 	}
 	h.sweep(ctx)
-	digest, err := server.Digest(locks.Migrations)
+	digest, err := server.Digest(locks.Migrations())
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func migrate(ctx context.Context, url string) error {
 	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations, goose.WithTableName("public.lock_goose_version"))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations(), goose.WithTableName("public.lock_goose_version"))
 	if err == nil {
 		_, err = provider.Up(ctx)
 	}

@@ -44,9 +44,9 @@ func TestGrantsInGo(t *testing.T) {
 		what string
 		on   func(handle db.DBTX) call
 	}{
-		{"acquire mutex", func(handle db.DBTX) call { var m locks.Mutex = locks.NewMutex(handle, "me"); return m.Acquire }},
-		{"release mutex", func(handle db.DBTX) call { var m locks.Mutex = locks.NewMutex(handle, "me"); return m.Release }},
-		{"acquire timeout", func(handle db.DBTX) call { var o locks.Timeout = locks.NewTimeout(handle); return o.Acquire }},
+		{"acquire mutex", func(handle db.DBTX) call { var m locks.Mutex = locks.NewDurableMutex(handle, "me"); return m.Acquire }},
+		{"release mutex", func(handle db.DBTX) call { var m locks.Mutex = locks.NewDurableMutex(handle, "me"); return m.Release }},
+		{"acquire timeout", func(handle db.DBTX) call { var o locks.Timeout = locks.NewIntervalTimeout(handle); return o.Acquire }},
 		{"acquire time slot", func(handle db.DBTX) call {
 			var o locks.Timeout = locks.NewTimeSlot(handle, 1000*24*time.Hour)
 			return o.Acquire
@@ -180,7 +180,7 @@ func TestPoolInUse(t *testing.T) {
 			return locks.WithLease(ctx, pool, "w", time.Hour, lease, &locks.LeaseOptions{Wait: true})
 		},
 		`acquire mutex "m"`: func(ctx context.Context) error {
-			_, err := locks.NewMutex(pool, "me").Acquire(ctx, "m")
+			_, err := locks.NewDurableMutex(pool, "me").Acquire(ctx, "m")
 			return err
 		},
 		`acquire throttle "r"`: func(ctx context.Context) error {

@@ -38,11 +38,11 @@ func TestAttackBySearchPath(t *testing.T) {
 	onlyPostgreSQL(t, "it looks into the catalogue for what was bound")
 	t.Parallel()
 	unpinned := fstest.MapFS{}
-	must(t, fs.WalkDir(locks.Migrations, ".", func(name string, d fs.DirEntry, err error) error {
+	must(t, fs.WalkDir(locks.Migrations(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		text, err := fs.ReadFile(locks.Migrations, name)
+		text, err := fs.ReadFile(locks.Migrations(), name)
 		const pin = "set local search_path = pg_catalog, pg_temp;\n"
 		if strings.Count(string(text), pin) != 2 {
 			t.Errorf("%s does not pin the search_path once in Up and once in Down", name)
@@ -60,7 +60,7 @@ func TestAttackBySearchPath(t *testing.T) {
 		name  string
 		files fs.FS
 		want  bool
-	}{{"without a pinned search_path it succeeds", unpinned, true}, {"as deployed it fails", locks.Migrations, false}} {
+	}{{"without a pinned search_path it succeeds", unpinned, true}, {"as deployed it fails", locks.Migrations(), false}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			e := openEmpty(t, advisory)

@@ -190,7 +190,7 @@ func changeFire(t *testing.T, e *env, s *session, partition string, leak bool) s
 					}
 				}
 				return nil
-			}, &locks.RequestOptions{Poll: time.Second})
+			}, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Second}})
 		})
 	}
 	rolledBack := errors.New("rolled back")

@@ -90,7 +90,7 @@ func TestConnectionOwn(t *testing.T) {
 					return ctx.Err() != nil || last.Sub(first) > 2*ttl
 				})
 				return ctx.Err()
-			}, &locks.TaskOptions{OnError: func(_ context.Context, err error) { t.Error(err) }})
+			}, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{OnError: func(_ context.Context, err error) { t.Error(err) }}})
 		}()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("WorkTasks: %v", err)
@@ -417,10 +417,10 @@ func TestConnectionRefused(t *testing.T) {
 	var tasks, requests, led atomic.Int64
 	loops := map[string]func() error{
 		"tasks": func() error {
-			return locks.WorkTasks(working, pool, "", func(context.Context, db.Task) error { tasks.Add(1); return nil }, &locks.TaskOptions{OnError: tell("tasks")})
+			return locks.WorkTasks(working, pool, "", func(context.Context, db.Task) error { tasks.Add(1); return nil }, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{OnError: tell("tasks")}})
 		},
 		"requests": func() error {
-			return locks.WorkRequests(working, pool, "", func(context.Context, pgx.Tx, []db.Request) error { requests.Add(1); return nil }, &locks.RequestOptions{OnError: tell("requests")})
+			return locks.WorkRequests(working, pool, "", func(context.Context, pgx.Tx, []db.Request) error { requests.Add(1); return nil }, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{OnError: tell("requests")}})
 		},
 		"lease": func() error {
 			return locks.WithLease(working, pool, "a", time.Hour, func(ctx context.Context, _ locks.Lease) error {

@@ -230,7 +230,7 @@ import (
 )
 
 var (
-	_      = []any{errors.Is, log.Printf, time.Now, pgx.BeginFunc, locks.NewMutex, db.New, goose.NewProvider, lock.NewPostgresSessionLocker, lockstest.Pool}
+	_      = []any{errors.Is, log.Printf, time.Now, pgx.BeginFunc, locks.NewDurableMutex, db.New, goose.NewProvider, lock.NewPostgresSessionLocker, lockstest.Pool}
 	t      *testing.T
 	ctx    context.Context
 	pool   *pgxpool.Pool

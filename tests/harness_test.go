@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -57,6 +58,7 @@ var ctx = context.Background()
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // Workers whose handlers fail log that.
 	if os.Getenv(workerURL) != "" {
 		return m.Run() // A worker process of another test, whose target it uses.
 	}
@@ -138,7 +140,7 @@ func prepare() error {
 	if target.yugabyte {
 		return nil // it makes no clones: each test migrates its own database
 	}
-	if target.migrations, err = server.Digest(locks.Migrations); err != nil {
+	if target.migrations, err = server.Digest(locks.Migrations()); err != nil {
 		return err
 	}
 	for _, engine := range engines() {
@@ -233,7 +235,7 @@ func gooseProvider(url string) (*goose.Provider, func() error, error) {
 		return nil, nil, err
 	}
 	db := stdlib.OpenDB(*config)
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations, goose.WithTableName(versionTable))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations(), goose.WithTableName(versionTable))
 	return provider, db.Close, err
 }
 

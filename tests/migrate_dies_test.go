@@ -57,11 +57,11 @@ func cut(text string) migrationHalf {
 func dies(t *testing.T, url string, migration migrations.Migration, up bool, half migrationHalf, n int) {
 	t.Helper()
 	files := fstest.MapFS{}
-	must(t, fs.WalkDir(locks.Migrations, ".", func(name string, d fs.DirEntry, err error) error {
+	must(t, fs.WalkDir(locks.Migrations(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		text, err := fs.ReadFile(locks.Migrations, name)
+		text, err := fs.ReadFile(locks.Migrations(), name)
 		files[name] = &fstest.MapFile{Data: text}
 		return err
 	}))

@@ -245,7 +245,7 @@ func TestMigrateWithAProviderAndALocker(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations,
+			provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations(),
 				goose.WithTableName(versionTable), goose.WithSessionLocker(locker))
 			if err != nil {
 				t.Error(err)

@@ -125,7 +125,7 @@ func TestMutexDropUnusedSetsAside(t *testing.T) {
 func TestMutexGo(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
-	one, two, nobody := locks.NewMutex(e.pool, "one"), locks.NewMutex(e.pool, "two"), locks.NewMutex(e.pool, "")
+	one, two, nobody := locks.NewDurableMutex(e.pool, "one"), locks.NewDurableMutex(e.pool, "two"), locks.NewDurableMutex(e.pool, "")
 	check := func(want bool) func(bool, error) {
 		return func(got bool, err error) {
 			t.Helper()
@@ -160,7 +160,7 @@ func TestMutexGo(t *testing.T) {
 	_, err = tx.Exec(ctx, "select 1")
 	must(t, err)
 	check(true)(one.Acquire(ctx, "b"))
-	_, err = locks.NewMutex(tx, "").Acquire(ctx, "b")
+	_, err = locks.NewDurableMutex(tx, "").Acquire(ctx, "b")
 	wantCode(t, err, "40001", "stale snapshot")
 	if !locks.IsRetryable(err) {
 		t.Fatal(err)

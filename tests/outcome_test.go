@@ -20,30 +20,44 @@ import (
 	"github.com/seed4787c507/locks/db"
 )
 
-// A toldLog is what OnError was told.
+// A toldLog is what Settled was told of tasks, by their ids, and of batches, by their entities.
 type toldLog struct {
-	mu   sync.Mutex
-	errs []error
+	mu      sync.Mutex
+	results map[string][]locks.Result
+	batches map[string][][]db.Request
 }
 
-func (l *toldLog) note(_ context.Context, err error) {
+func (l *toldLog) note(id string, result locks.Result, batch []db.Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.errs = append(l.errs, err)
+	if l.results == nil {
+		l.results, l.batches = map[string][]locks.Result{}, map[string][][]db.Request{}
+	}
+	l.results[id] = append(l.results[id], result)
+	l.batches[id] = append(l.batches[id], batch)
 }
 
-// of is what it was told of a task, or of batches of an entity.
-func (l *toldLog) of(id string) (found []error) {
+func (l *toldLog) task(_ context.Context, r locks.TaskResult) { l.note(r.Task.ID, r.Result, nil) }
+
+func (l *toldLog) request(_ context.Context, r locks.RequestResult) {
+	l.note(r.Batch[0].EntityID, r.Result, r.Batch)
+}
+
+// all is what it was told of one.
+func (l *toldLog) all(id string) []locks.Result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, err := range l.errs {
-		var task *locks.TaskError
-		var batch *locks.RequestError
-		if errors.As(err, &task) && task.Task.ID == id || errors.As(err, &batch) && batch.Batch[0].EntityID == id {
-			found = append(found, err)
+	return slices.Clone(l.results[id])
+}
+
+// of are the errors among it.
+func (l *toldLog) of(id string) (failed []error) {
+	for _, result := range l.all(id) {
+		if result.Err != nil {
+			failed = append(failed, result.Err)
 		}
 	}
-	return found
+	return failed
 }
 
 // afterRollback is called after each rollback that pgx sends.
@@ -167,7 +181,7 @@ func TestRequestOutcomes(t *testing.T) {
 			defer cancel()
 			_, err := tx.Exec(short, "select pg_sleep(5)")
 			return err
-		}, &locks.RequestOptions{OnError: told.note})
+		}, &locks.RequestOptions{Settled: told.request})
 		eventually(t, "the others are complete, and some of it is settled", func() bool {
 			return get[bool](s, "select count(*) filter (where request_status = 'complete') = $1 and count(*) filter (where request_status = 'error') >= 5 from lock.request", others)
 		})
@@ -177,13 +191,12 @@ func TestRequestOutcomes(t *testing.T) {
 		})
 		// Each batch was handled once, and told once, with exactly its requests.
 		seen := map[int64]bool{}
-		for _, err := range told.of("busy") {
-			var failed *locks.RequestError
-			if !errors.As(err, &failed) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("told %v", err)
+		for n, result := range told.all("busy") {
+			if result.Outcome != locks.OutcomeDead || !errors.Is(result.Err, context.DeadlineExceeded) {
+				t.Errorf("told %+v", result)
 				continue
 			}
-			for _, request := range failed.Batch {
+			for _, request := range told.batches["busy"][n] {
 				if seen[request.RequestID] {
 					t.Errorf("told twice of request %d", request.RequestID)
 				}
@@ -213,7 +226,7 @@ func TestRequestOutcomes(t *testing.T) {
 				}
 				_, err := tx.Exec(ctx, "insert into child values (1)")
 				return err
-			}, &locks.RequestOptions{OnError: told.note})
+			}, &locks.RequestOptions{Settled: told.request})
 			eventually(t, "they are settled", func() bool { return settled(s, "a") == "error 6" })
 			if last := get[string](s, "select process_id::text from lock.request order by request_id desc limit 1"); last != process.Load() {
 				t.Errorf("settled by %s, and captured by %s", last, process.Load())
@@ -316,7 +329,7 @@ func TestRequestOutcomes(t *testing.T) {
 			s.exec("select lock.enqueue('update', $1)", way)
 		}
 		told := &toldLog{}
-		stop := requestRun(t, e.pool, &locks.RequestOptions{OnError: told.note}, func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
+		stop := requestRun(t, e.pool, &locks.RequestOptions{Settled: told.request}, func(_ context.Context, _ pgx.Tx, batch []db.Request) error {
 			if batch[0].EntityID == "Goexit" {
 				runtime.Goexit()
 			}
@@ -344,7 +357,7 @@ func TestRequestOutcomes(t *testing.T) {
 		"panics":             func(*pgxpool.Pool, error) error { panic("on error") },
 		"ends its goroutine": func(*pgxpool.Pool, error) error { runtime.Goexit(); return nil },
 	} {
-		t.Run("an OnError that "+name+" harms nobody", func(t *testing.T) {
+		t.Run("a hook that "+name+" harms nobody", func(t *testing.T) {
 			t.Parallel()
 			e := open(t, advisory)
 			_, err := e.admin.Exec(ctx, "create table told (what text); grant insert on told to locks_app")
@@ -352,8 +365,8 @@ func TestRequestOutcomes(t *testing.T) {
 			s := e.sessionAs(t, e.super)
 			s.exec("select lock.enqueue('update', 'a'), lock.enqueue('update', 'b')")
 			pool := openPool(t, e.url, 1)
-			stop := requestRun(t, pool, &locks.RequestOptions{OnError: func(_ context.Context, err error) {
-				if err := hook(pool, err); err != nil {
+			stop := requestRun(t, pool, &locks.RequestOptions{Settled: func(_ context.Context, result locks.RequestResult) {
+				if err := hook(pool, result.Err); err != nil {
 					t.Error(err)
 				}
 			}}, func(context.Context, pgx.Tx, []db.Request) error { return errors.New("no good") })
@@ -374,7 +387,7 @@ func TestRequestOutcomes(t *testing.T) {
 		must(t, err)
 		defer only.Release()
 		told := make(chan error, 100)
-		stop := requestRun(t, pool, &locks.RequestOptions{CallTimeout: 100 * time.Millisecond, OnError: func(_ context.Context, err error) { told <- err }},
+		stop := requestRun(t, pool, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{CallTimeout: 100 * time.Millisecond, OnError: func(_ context.Context, err error) { told <- err }}},
 			func(context.Context, pgx.Tx, []db.Request) error { return nil })
 		if err := <-told; !strings.Contains(err.Error(), "no connection of the pool, 1 of 1 are in use") || !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
@@ -390,7 +403,7 @@ func TestRequestOutcomes(t *testing.T) {
 		_, err := admin.Exec(ctx, "select lock.enqueue('update', 'a')")
 		must(t, err)
 		told := &toldLog{}
-		stop := requestRun(t, openPool(t, app, 2), &locks.RequestOptions{OnError: told.note}, func(context.Context, pgx.Tx, []db.Request) error {
+		stop := requestRun(t, openPool(t, app, 2), &locks.RequestOptions{Settled: told.request}, func(context.Context, pgx.Tx, []db.Request) error {
 			return errors.New("“é” is 5 €")
 		})
 		eventually(t, "it is settled", func() (is bool) {
@@ -410,7 +423,7 @@ func TestRequestOutcomes(t *testing.T) {
 		b := newBlackHole(t, e.url)
 		e.session(t).exec("select lock.enqueue('update', 'a')")
 		working, finish := make(chan struct{}), make(chan struct{})
-		opts := &locks.RequestOptions{Grace: time.Second, CallTimeout: time.Second, OnError: func(context.Context, error) {}}
+		opts := &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Grace: time.Second, CallTimeout: time.Second, OnError: func(context.Context, error) {}}}
 		stop := requestRun(t, openPool(t, b.address, 2), opts, func(context.Context, pgx.Tx, []db.Request) error {
 			close(working)
 			<-finish
@@ -441,7 +454,7 @@ func TestTaskOutcomes(t *testing.T) {
 		e := open(t, advisory)
 		e.session(t).exec("select lock.create_tasks('{a,b}')")
 		seen, calls := make(chan struct{}), atomic.Int64{}
-		stop := each(t, e, &locks.TaskOptions{Concurrency: 1, OnError: func(context.Context, error) {
+		stop := each(t, e, &locks.TaskOptions{Concurrency: 1, Settled: func(context.Context, locks.TaskResult) {
 			calls.Add(1)
 			<-seen
 		}}, func(context.Context, db.Task) error { return locks.Permanent(errors.New("no good")) })
@@ -456,17 +469,24 @@ func TestTaskOutcomes(t *testing.T) {
 			t.Errorf("told %d times", n)
 		}
 	})
-	for name, hook := range map[string]func(){"panics": func() { panic("on error") }, "ends its goroutine": runtime.Goexit} {
-		t.Run("an OnError that "+name+" harms nobody", func(t *testing.T) {
+	for name, hook := range map[string]func(){"panics": func() { panic("settled") }, "ends its goroutine": runtime.Goexit} {
+		t.Run("a hook that "+name+" harms nobody", func(t *testing.T) {
 			t.Parallel()
 			e := open(t, advisory)
 			e.session(t).exec("select lock.create_tasks('{a,b}', retries_left => 1)")
-			stop := each(t, e, &locks.TaskOptions{Concurrency: 1, OnError: func(context.Context, error) { hook() }}, func(context.Context, db.Task) error {
-				return errors.New("no good")
-			})
+			told := &toldLog{}
+			stop := each(t, e, &locks.TaskOptions{Concurrency: 2, Settled: func(ctx context.Context, result locks.TaskResult) {
+				told.task(ctx, result)
+				hook()
+			}}, func(context.Context, db.Task) error { return errors.New("no good") })
 			eventually(t, "both are settled", func() bool { return state(t, e, "a") == "failed:1:0" && state(t, e, "b") == "failed:1:0" })
 			if err := stop(); !errors.Is(err, context.Canceled) {
 				t.Error(err)
+			}
+			for _, id := range []string{"a", "b"} {
+				if results := told.all(id); len(results) != 1 || results[0].Outcome != locks.OutcomeDead {
+					t.Errorf("%s: told %+v", id, results)
+				}
 			}
 		})
 	}
@@ -475,7 +495,7 @@ func TestTaskOutcomes(t *testing.T) {
 		e := open(t, advisory)
 		e.session(t).exec("select lock.create_task('a')")
 		finish, told := make(chan struct{}), make(chan error, 1)
-		stop := each(t, e, &locks.TaskOptions{OnError: func(ctx context.Context, _ error) { told <- ctx.Err() }}, func(context.Context, db.Task) error {
+		stop := each(t, e, &locks.TaskOptions{Settled: func(ctx context.Context, _ locks.TaskResult) { told <- ctx.Err() }}, func(context.Context, db.Task) error {
 			<-finish
 			return errors.New("no good")
 		})
@@ -498,7 +518,7 @@ func TestTaskOutcomes(t *testing.T) {
 		told := &toldLog{}
 		release := make(chan struct{})
 		var cause error
-		stop := each(t, e, &locks.TaskOptions{Concurrency: 2, NoExtend: true, OnError: told.note}, func(ctx context.Context, task db.Task) error {
+		stop := each(t, e, &locks.TaskOptions{Concurrency: 2, NoExtend: true, Settled: told.task}, func(ctx context.Context, task db.Task) error {
 			if task.Attempt == 1 {
 				select {
 				case <-ctx.Done():
@@ -531,7 +551,7 @@ func TestTaskOutcomes(t *testing.T) {
 		pool, queries := openLogged(t, e.url, 4)
 		layers := make(chan int, 1)
 		stop := runUntil(t, func(ctx context.Context) error {
-			return locks.WorkTaskBatches(ctx, pool, "", func(ctx context.Context, tasks []db.Task) []error {
+			return locks.WorkTaskBatches(ctx, pool, "", size, func(ctx context.Context, tasks []db.Task) []error {
 				before := queries.count()
 				var deadline time.Time
 				eventually(t, "all are extended twice", func() bool {
@@ -544,7 +564,7 @@ func TestTaskOutcomes(t *testing.T) {
 				})
 				layers <- len(queries.since(before))
 				return nil
-			}, &locks.TaskOptions{BatchSize: size})
+			}, nil)
 		})
 		if n := <-layers; n > 4 {
 			t.Errorf("%d calls to extend a batch twice", n)
@@ -565,7 +585,7 @@ func TestTaskOutcomes(t *testing.T) {
 		must(t, err)
 		pool := openPool(t, app, 2)
 		stop := runUntil(t, func(ctx context.Context) error {
-			return locks.WorkTasks(ctx, pool, "", func(context.Context, db.Task) error { return locks.Permanent(errors.New("5 €\n\\")) }, &locks.TaskOptions{OnError: func(context.Context, error) {}})
+			return locks.WorkTasks(ctx, pool, "", func(context.Context, db.Task) error { return locks.Permanent(errors.New("5 €\n\\")) }, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{OnError: func(context.Context, error) {}}})
 		})
 		eventually(t, "it is settled", func() (is bool) {
 			must(t, admin.QueryRow(ctx, `select status = 'failed' and message = E'5 \\u20ac\n\\' and tries = 1 from lock.task`).Scan(&is))
@@ -580,7 +600,7 @@ func TestTaskOutcomes(t *testing.T) {
 		e := open(t, advisory)
 		e.session(t).exec("select lock.create_tasks('{Error,Is,As,Unwrap}', retries_left => 1)")
 		told := &toldLog{}
-		stop := each(t, e, &locks.TaskOptions{OnError: told.note}, func(_ context.Context, task db.Task) error { return oddError{task.ID} })
+		stop := each(t, e, &locks.TaskOptions{Settled: told.task}, func(_ context.Context, task db.Task) error { return oddError{task.ID} })
 		for _, way := range []string{"Error", "Is", "As", "Unwrap"} {
 			eventually(t, way+" has failed", func() bool { return state(t, e, way) == "failed:1:0" })
 		}
@@ -606,7 +626,7 @@ func TestTaskOutcomes(t *testing.T) {
 				close(working)
 				<-finish
 				return errors.New("no good")
-			}, &locks.TaskOptions{Grace: time.Second, CallTimeout: time.Second, OnError: told.note})
+			}, &locks.TaskOptions{Settled: told.task, WorkerOptions: locks.WorkerOptions{Grace: time.Second, CallTimeout: time.Second}})
 		})
 		<-working
 		b.swallow(true)
@@ -633,25 +653,29 @@ func TestWorkerOptions(t *testing.T) {
 	defer cancel()
 	for want, work := range map[string]func() error{
 		`task queue "q": the handler is nil`:   func() error { return locks.WorkTasks(running, e.pool, "q", nil, nil) },
-		`task queue "default": the handler`:    func() error { return locks.WorkTaskBatches(running, e.pool, "", nil, nil) },
+		`task queue "default": the handler`:    func() error { return locks.WorkTaskBatches(running, e.pool, "", 1, nil, nil) },
 		`request queue "default": the handler`: func() error { return locks.WorkRequests(running, e.pool, "", nil, nil) },
 		`task queue "default": Poll is -1s`: func() error {
-			return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{Poll: -time.Second})
+			return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Poll: -time.Second}})
 		},
-		`task queue "default": Poll is 1ns`:  func() error { return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{Poll: 1}) },
-		`task queue "default": Blind is 1ns`: func() error { return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{Blind: 1}) },
+		`task queue "default": Poll is 1ns`: func() error {
+			return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Poll: 1}})
+		},
+		`task queue "default": Blind is 1ns`: func() error {
+			return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Blind: 1}})
+		},
 		`task queue "default": Grace is -1s`: func() error {
-			return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{Grace: -time.Second})
+			return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Grace: -time.Second}})
 		},
-		`task queue "default": BatchSize is -1`: func() error {
-			return locks.WorkTaskBatches(running, e.pool, "", tasks, &locks.TaskOptions{BatchSize: -1})
+		`task queue "default": the batches' size is 0`: func() error {
+			return locks.WorkTaskBatches(running, e.pool, "", 0, tasks, nil)
 		},
 		`task queue "default": Concurrency is`: func() error { return locks.WorkTasks(running, e.pool, "", task, &locks.TaskOptions{Concurrency: -1}) },
 		`queue "default": CallTimeout is -1ns`: func() error {
-			return locks.WorkRequests(running, e.pool, "", request, &locks.RequestOptions{CallTimeout: -1})
+			return locks.WorkRequests(running, e.pool, "", request, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{CallTimeout: -1}})
 		},
 		`request queue "default": Poll is 1ms`: func() error {
-			return locks.WorkRequests(running, e.pool, "", request, &locks.RequestOptions{Poll: time.Millisecond})
+			return locks.WorkRequests(running, e.pool, "", request, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Millisecond}})
 		},
 		`request queue "default": MaxTries is`: func() error {
 			return locks.WorkRequests(running, e.pool, "", request, &locks.RequestOptions{MaxTries: -1})
@@ -668,7 +692,7 @@ func TestWorkerOptions(t *testing.T) {
 	answers(s, "new", "select request_status::text from lock.request_history('a')")
 }
 
-// What workers log without an OnError. The default logger is everybody's, so this test runs beside no other.
+// What workers log without hooks. The default logger is everybody's, so this test runs beside no other.
 func TestWorkersLog(t *testing.T) {
 	var lines lockedBuffer
 	before := slog.Default()
@@ -689,7 +713,7 @@ func TestWorkersLog(t *testing.T) {
 				return locks.Permanent(errors.New("no such file"))
 			}
 			return errors.New("no antidote")
-		}, &locks.TaskOptions{ShortestPause: time.Hour, CallTimeout: time.Second, Poll: time.Second})
+		}, &locks.TaskOptions{ShortestPause: time.Hour, WorkerOptions: locks.WorkerOptions{CallTimeout: time.Second, Poll: time.Second}})
 	})
 	requests := runUntil(t, func(ctx context.Context) error {
 		return locks.WorkRequests(ctx, e.pool, "", func(context.Context, pgx.Tx, []db.Request) error { return errors.New("no paper") }, nil)
@@ -708,7 +732,7 @@ func TestWorkersLog(t *testing.T) {
 		{"level=INFO", `msg="locks: task worker begins" queue=default`},
 		{"level=INFO", `msg="locks: request worker begins" queue=default`},
 		{"level=WARN", "task=poison attempt=1 tries=1 outcome=retry", `error="no antidote"`},
-		{"level=WARN", "task=later", "outcome=retry", "retry_in=1h0m0s"},
+		{"level=WARN", "task=later", "outcome=retry", "retry_at="},
 		{"level=ERROR", "task=last", "outcome=dead"},
 		{"level=ERROR", "task=never", "outcome=dead", `error="no such file"`},
 		{"level=ERROR", "entity=x", "outcome=dead", `error="no paper"`},

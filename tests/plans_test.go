@@ -26,7 +26,7 @@ select lock.acquire_lease('a', 'me', '1 hour', 2); select lock.await_lease('a', 
 select lock.assert_lease('a', 1); select lock.release_lease('a', 1); select lock.release_lease('a', 1);
 begin isolation level repeatable read; savepoint s; select lock.assert_lease('a', 9); rollback;
 select lock.create_task('a', timeout => '1 microsecond'); select lock.create_task('b', payload => '{}'); select lock.capture(5); select lock.capture(5); select lock.extend_task('b', 1, '1 s'); select lock.extend_tasks('{b}', '{1}', '1 s');
-select lock.set_status('a', 'failed', delay => '1 microsecond'); select lock.settle_and_capture('{b}', '{1}', '{failed}', 5, delays => '{1 s}'); select lock.settle_and_capture('{b}', '{1}', '{done}', 0, stale => true);
+select lock.set_status('a', 'failed', delay => '1 microsecond'); select lock.settle_and_capture('{b}', '{1}', '{failed}', 5, delays => '{1 s}'); select lock.settle_and_capture('{b}', '{1}', '{done}', 0, reports => true);
 select lock.next_task_in('default', '{new,failed}'); select lock.open_transactions(); select lock.open_transactions('{5}');
 select lock.start_idling('lock_task', 'default', 'w', '1 min'); select lock.start_idling('lock_request', 'default', 'w', '1 min');
 select lock.await_task('{a}', '{1}', '{retry}', worker => 'v'); select lock.await_task(worker => 'v'); select lock.await_task(worker => 'v'); select lock.await_task(worker => 'v');
@@ -34,7 +34,7 @@ select lock.await_request(gen_random_uuid()); select lock.await_request(gen_rand
 select lock.pause_queue('task', 'q', 'why'); select lock.pause_queue('task', 'q', 'why'); select lock.resume_queue('task', 'q'); select lock.list_tasks(); select lock.list_tasks(status => 'in_progress'); select lock.check(); select lock.queue_sizes();
 select lock.create_task('c'); select lock.enqueue('create', 'e'); select lock.enqueue('update', 'e'); select lock.enqueue('update', 'f');
 begin; select lock.capture_request('00000000-0000-4000-8000-000000000001'); select lock.settle_request('00000000-0000-4000-8000-000000000001'); commit;
-begin; select lock.capture_request('00000000-0000-4000-8000-000000000002'); select lock.settle_request('00000000-0000-4000-8000-000000000002', 'new', delay => '1 s'); commit;
+begin; select lock.capture_request('00000000-0000-4000-8000-000000000002'); select lock.settle_request('00000000-0000-4000-8000-000000000002', 'retry', delay => '1 s'); commit;
 begin; select lock.capture_request('00000000-0000-4000-8000-000000000003'); rollback;
 select lock.stop_idling('lock_task', 'default', 'w'); select lock.request_history('e');
 create table tracked (id integer primary key, x text); select lock.track_changes('tracked', 'id'); insert into tracked select generate_series(1, 300);
@@ -138,7 +138,7 @@ var roundCalls = []string{
 		select lock.set_status('a #', 'done'); select lock.set_status('c #', 'done')`,
 	`select lock.enqueue('create', '#'); select lock.enqueue('update', '#', '{}'); select lock.enqueue('update', '#');
 		begin; select lock.capture_request(md5('#')::uuid); select lock.settle_request(md5('#')::uuid, 'error', 'm'); commit;
-		begin; select lock.capture_request(md5('#')::uuid, (select max(request_id) - 2 from lock.request)); select lock.settle_request(md5('#')::uuid, 'new', 'm', '1 microsecond'); commit;
+		begin; select lock.capture_request(md5('#')::uuid, (select max(request_id) - 2 from lock.request)); select lock.settle_request(md5('#')::uuid, 'retry', 'm', '1 microsecond'); commit;
 		begin; select lock.await_request(md5('#')::uuid); select lock.settle_request(md5('#')::uuid); commit;
 		select lock.await_request(md5('#')::uuid, queue_id => 'nothing', worker => 'w'); select lock.await_request(md5('#')::uuid, queue_id => 'nothing', worker => 'w');
 		select lock.await_request(md5('#')::uuid, queue_id => 'nothing', worker => 'w'); select lock.stop_idling('lock_request', 'nothing', 'w');

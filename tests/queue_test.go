@@ -198,7 +198,7 @@ func TestQueueDepth(t *testing.T) {
 		s.exec("select lock.enqueue('update', $1, queue_id => 'r')", entity)
 	}
 	s.exec("begin; select lock.capture_request(" + oneProcess + ", queue_id => 'r'); select lock.settle_request(" + oneProcess + ", 'error', 'why'); commit")
-	s.exec("begin; select lock.capture_request(" + oneProcess + ", queue_id => 'r'); select lock.settle_request(" + oneProcess + ", 'new', delay => '1 hour'); commit")
+	s.exec("begin; select lock.capture_request(" + oneProcess + ", queue_id => 'r'); select lock.settle_request(" + oneProcess + ", 'retry', delay => '1 hour'); commit")
 	s.exec("select lock.pause_queue('request', 'nothing yet', 'why')")
 	rows := get[string](s, `select string_agg(concat_ws(' ', kind, queue_id, ready, delayed, coalesce(running::text, '-'), coalesce(overdue::text, '-'), dead,
 		oldest_ready is not null, paused_reason), E'\n' order by kind, queue_id) from lock.queue_depth`)
@@ -578,7 +578,7 @@ func TestQueueAwait(t *testing.T) {
 		s := e.session(t)
 		k := awaitKinds[1]
 		s.exec("select lock.enqueue('update', 'e'), lock.enqueue('update', 'f')")
-		s.exec("begin; select lock.await_request(" + oneProcess + "); select lock.settle_request(" + oneProcess + ", 'new', delay => '40 minutes'); commit; begin")
+		s.exec("begin; select lock.await_request(" + oneProcess + "); select lock.settle_request(" + oneProcess + ", 'retry', delay => '40 minutes'); commit; begin")
 		answers(s, "f", "select entity_id from lock.await_request("+oneProcess+", 1)")
 		s.exec("select lock.settle_request(" + oneProcess + "); commit")
 		if _, sleep := awaited(s, "lock.await_request("+oneProcess+", 2) as t (request_id, id)"); sleep == 0 || sleep > 20*time.Millisecond {

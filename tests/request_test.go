@@ -222,7 +222,7 @@ func requestPassedOver(t *testing.T, e *env, gate, settle string) (took, taken s
 
 const (
 	requestSettles  = "select lock.settle_request($1)"
-	requestPutsBack = "select lock.settle_request($1, 'new', 'not now', '1 hour')"
+	requestPutsBack = "select lock.settle_request($1, 'retry', 'not now', '1 hour')"
 )
 
 // requestUnlocked is a capture that believes that it has every entity's lock.
@@ -255,7 +255,7 @@ func TestRequestEntity(t *testing.T) {
 			a.exec("commit")
 			b.exec("select lock.enqueue('update', 'e') from generate_series(1, 200)") // 4 to 203
 			v.takes("default", 3)
-			answers(v.session, int64(1), "select lock.settle_request($1, 'new')", v.process)
+			answers(v.session, int64(1), "select lock.settle_request($1, 'retry')", v.process)
 			v.takes("default")
 			a.fails("23505", "select lock.enqueue('create', 'f')")
 			v.exec("rollback")
@@ -569,7 +569,7 @@ func TestRequestDelay(t *testing.T) {
 			eachEngine(t, func(t *testing.T, e *env) {
 				a, b, w := e.session(t), e.session(t), newRequestWorker(t, e)
 				later := c.play(a, b, w)
-				answers(w.session, int64(1), "select lock.settle_request($1, 'new', 'not now', '1 hour')", w.process)
+				answers(w.session, int64(1), "select lock.settle_request($1, 'retry', 'not now', '1 hour')", w.process)
 				w.exec("commit")
 				a.exec("select lock.enqueue('update', 'other')")
 				w.line = 0
@@ -894,7 +894,7 @@ func TestRequestCost(t *testing.T) {
 			a.exec("select lock.enqueue('update', 'e')")
 			v.takes("default")
 			answers(v.session, true, "select pg_current_xact_id_if_assigned() is null")
-			answers(w.session, int64(1), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+			answers(w.session, int64(1), "select lock.settle_request($1, 'retry', null, '1 hour')", w.process)
 			w.exec("commit")
 			v.takes("default") // what was put back until later is looked at under its lock, which writes on the row engine
 			answers(v.session, true, "select lock.engine() = 'row' or pg_current_xact_id_if_assigned() is null")
@@ -1020,7 +1020,7 @@ func TestRequestRules(t *testing.T) {
 		w.settles("new", 1)
 		w.line = 0
 		w.takes("default", 1)
-		answers(w.session, int64(1), "select lock.settle_request($1, 'new', 'not now', '1 hour')", w.process)
+		answers(w.session, int64(1), "select lock.settle_request($1, 'retry', 'not now', '1 hour')", w.process)
 		w.exec("commit")
 		a.exec("select lock.enqueue('update', 'e')")
 		w.line = 0
@@ -1095,8 +1095,8 @@ func TestRequestRules(t *testing.T) {
 			{"22004", "select lock.settle_request(null)"},
 			{"22004", "select lock.settle_request(gen_random_uuid(), null)"},
 			{"22023", "select lock.settle_request(gen_random_uuid(), 'done')"},
-			{"22023", "select lock.settle_request(gen_random_uuid(), 'new', null, '-1 second')"},
-			{"22004", "select lock.settle_request(gen_random_uuid(), 'new', null, null)"},
+			{"22023", "select lock.settle_request(gen_random_uuid(), 'retry', null, '-1 second')"},
+			{"22004", "select lock.settle_request(gen_random_uuid(), 'retry', null, null)"},
 			{"22023", "select lock.settle_request(gen_random_uuid(), 'complete', null, '1 second')"},
 			{"22004", "select lock.request_history(null)"},
 			{"22023", "select lock.request_history('e', 'q', 0)"},
@@ -1153,7 +1153,7 @@ func TestRequestPutBack(t *testing.T) {
 			late := e.session(t)
 			late.exec("begin")
 			late.exec("select lock.enqueue('update', 'e')") // 4
-			answers(w.session, int64(2), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+			answers(w.session, int64(2), "select lock.settle_request($1, 'retry', null, '1 hour')", w.process)
 			w.exec("commit")
 			a.exec("select lock.enqueue('update', 'e')") // 5
 			late.exec("commit")
@@ -1180,7 +1180,7 @@ func TestRequestPutBack(t *testing.T) {
 		a, w, owner := e.session(t), newRequestWorker(t, e), e.sessionAs(t, e.owner)
 		a.exec("select lock.enqueue('update', 'e') from generate_series(1, 2)")
 		w.takes("default", 1, 2)
-		answers(w.session, int64(2), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+		answers(w.session, int64(2), "select lock.settle_request($1, 'retry', null, '1 hour')", w.process)
 		w.exec("commit")
 		a.exec("select lock.enqueue('update', 'e')")
 		w.line = 0
@@ -1218,7 +1218,7 @@ func TestRequestPutBack(t *testing.T) {
 			if ahead := tried[0] - tried[1]; ahead < -1 || ahead > 1 {
 				t.Fatalf("%d that were due are tried, and %d that were not", tried[0], tried[1])
 			}
-			answers(w.session, int64(1), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+			answers(w.session, int64(1), "select lock.settle_request($1, 'retry', null, '1 hour')", w.process)
 			w.exec("commit")
 		}
 		if len(seen) != 2*each {
@@ -1244,14 +1244,14 @@ func TestRequestPutBack(t *testing.T) {
 		s.exec("insert into sheet select generate_series(1, $1::integer)", rows)
 		s.exec("select lock.enqueue('update', 'e')")
 		w.capture("default")
-		answers(w.session, int64(1), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+		answers(w.session, int64(1), "select lock.settle_request($1, 'retry', null, '1 hour')", w.process)
 		w.exec("commit")
 		record(0, 1)
 		w.line = 0
 		if len(w.capture("changes")) != 2 {
 			t.Fatal("no batch of two")
 		}
-		answers(w.session, int64(2), "select lock.settle_request($1, 'new', null, '1 hour')", w.process)
+		answers(w.session, int64(2), "select lock.settle_request($1, 'retry', null, '1 hour')", w.process)
 		w.exec("commit")
 		record(1, rows)
 	})

@@ -35,7 +35,7 @@ func init() {
 	if url := os.Getenv(requestProcessURL); url != "" {
 		pool, err := pgxpool.New(ctx, url)
 		if err == nil {
-			err = locks.WorkRequests(ctx, pool, "", requestHandle, &locks.RequestOptions{Poll: time.Second})
+			err = locks.WorkRequests(ctx, pool, "", requestHandle, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Second}})
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -124,7 +124,7 @@ func startRequestWork(t *testing.T, pool *pgxpool.Pool, workers int, opts *locks
 }
 
 // quietRequests tell nobody of errors.
-var quietRequests = &locks.RequestOptions{OnError: func(context.Context, error) {}}
+var quietRequests = &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{OnError: func(context.Context, error) {}}}
 
 func startRequestHandlers(t *testing.T, pool *pgxpool.Pool, workers int, handle func(context.Context, pgx.Tx, []db.Request) error, opts *locks.RequestOptions) (stop func()) {
 	t.Helper()
@@ -256,7 +256,7 @@ func TestRequestWorkUnderFire(t *testing.T) {
 	eachEngine(t, func(t *testing.T, e *env) {
 		_, err := e.admin.Exec(ctx, requestLog)
 		must(t, err)
-		startRequestWork(t, e.pool, 4, &locks.RequestOptions{Poll: time.Second})
+		startRequestWork(t, e.pool, 4, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Second}})
 		var producers, killers sync.WaitGroup
 		var over atomic.Bool
 		var backends, processes atomic.Int64
@@ -408,7 +408,7 @@ func TestRequestWorkServerCrash(t *testing.T) {
 	setup(requestLog)
 	setup("select lock.enqueue('create', n::text) from generate_series(1, 200) n")
 	setup("select lock.enqueue('update', n::text) from generate_series(1, 200) n")
-	startRequestWork(t, pool, 4, &locks.RequestOptions{Poll: time.Second})
+	startRequestWork(t, pool, 4, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Second}})
 	for n := 1; n <= 2; n++ {
 		some := func() bool {
 			var settled int
@@ -612,10 +612,9 @@ func TestRequestWorkOutcomes(t *testing.T) {
 				return fmt.Errorf("request %s is poison", batch[1].Payload)
 			}
 			return nil
-		}, &locks.RequestOptions{MaxTries: 4, OnError: func(_ context.Context, err error) {
-			var failed *locks.RequestError
+		}, &locks.RequestOptions{MaxTries: 4, Settled: func(_ context.Context, result locks.RequestResult) {
 			var panicked *locks.PanicError
-			if errors.As(err, &failed) && failed.Batch[0].EntityID == "panic" && errors.As(err, &panicked) && panicked.Value == "out of ink" &&
+			if result.Batch[0].EntityID == "panic" && errors.As(result.Err, &panicked) && panicked.Value == "out of ink" &&
 				strings.Contains(string(panicked.Stack), "request_work_test.go") {
 				stacks.Add(1)
 			}
@@ -675,7 +674,7 @@ func TestRequestWorkLife(t *testing.T) {
 		_, err := e.admin.Exec(ctx, requestLog)
 		must(t, err)
 		pool, queries := openLogged(t, e.url, 1)
-		startRequestHandlers(t, pool, 1, requestHandle, &locks.RequestOptions{Poll: time.Hour})
+		startRequestHandlers(t, pool, 1, requestHandle, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour}})
 		s := e.sessionAs(t, e.super)
 		for n, sql := range []string{
 			"select lock.enqueue('create', 'e')",
@@ -707,7 +706,7 @@ func TestRequestWorkLife(t *testing.T) {
 				return locks.RetryAfter(time.Microsecond, errors.New("at once"))
 			}
 			return nil
-		}, &locks.RequestOptions{Poll: time.Hour, OnError: func(context.Context, error) {}})
+		}, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour, OnError: func(context.Context, error) {}}})
 		idle(t, e, 1)
 		e.session(t).exec("select lock.enqueue('create', 'e')")
 		eventually(t, "it was tried three times", func() bool { return tries.Load() == 3 })
@@ -750,7 +749,7 @@ func TestRequestWorkLife(t *testing.T) {
 		must(t, err)
 		t.Cleanup(pool.Close)
 		handled := make(chan struct{})
-		startRequestHandlers(t, pool, 1, func(context.Context, pgx.Tx, []db.Request) error { close(handled); return nil }, &locks.RequestOptions{Poll: time.Hour})
+		startRequestHandlers(t, pool, 1, func(context.Context, pgx.Tx, []db.Request) error { close(handled); return nil }, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour}})
 		idle(t, e, 1) // it listens, and was notified by itself
 		e.session(t).exec("select lock.enqueue('update', 'e')")
 		select {
@@ -801,7 +800,7 @@ func TestRequestWorkLife(t *testing.T) {
 					return nil
 				}
 				return cut.handle(ctx, tx, isBusy)
-			}, &locks.RequestOptions{Poll: time.Hour, OnError: func(context.Context, error) {}})
+			}, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour, OnError: func(context.Context, error) {}}})
 			eventually(t, "the server is busy with what was lost", isBusy)
 			idle(t, e, 1)
 			eventually(t, "it has looked once more", func() bool { return queries.lookedListed("CaptureRequest", "savepoint", "rollback") })
@@ -852,7 +851,7 @@ func TestRequestWorkLife(t *testing.T) {
 				return locks.Permanent(conflict)
 			}
 			return locks.RetryAfter(time.Millisecond, conflict)
-		}, &locks.RequestOptions{MaxTries: 2, OnError: quietRequests.OnError})
+		}, &locks.RequestOptions{MaxTries: 2, WorkerOptions: locks.WorkerOptions{OnError: quietRequests.OnError}})
 		if want := "never error 1 ERROR: no (SQLSTATE 40001)\nlater error 2 retry in 1ms: ERROR: no (SQLSTATE 40001)"; got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
@@ -861,25 +860,24 @@ func TestRequestWorkLife(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		e.session(t).exec("select lock.enqueue('update', 'e')")
-		told := make(chan error, 100)
+		told := make(chan locks.RequestResult, 100)
 		got := settled(t, e, func(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 			clear(batch)
 			_, err := tx.Exec(ctx, "rollback")
 			return err
-		}, &locks.RequestOptions{OnError: func(_ context.Context, err error) { told <- err }})
+		}, &locks.RequestOptions{Settled: func(_ context.Context, result locks.RequestResult) { told <- result }})
 		if want := "e error 1 the closure ended the transaction itself"; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
-		var failed *locks.RequestError
-		if err := <-told; !errors.As(err, &failed) || failed.Batch[0].EntityID != "e" {
-			t.Errorf("told of %v", err)
+		if result := <-told; result.Batch[0].EntityID != "e" || result.Outcome != locks.OutcomeDead {
+			t.Errorf("told of %+v", result)
 		}
 	})
 	t.Run("an error that panics when it is looked at", func(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		e.session(t).exec("select lock.enqueue('update', 'e')")
-		got := settled(t, e, func(context.Context, pgx.Tx, []db.Request) error { return (*blankError)(nil) }, &locks.RequestOptions{OnError: quietRequests.OnError})
+		got := settled(t, e, func(context.Context, pgx.Tx, []db.Request) error { return (*blankError)(nil) }, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{OnError: quietRequests.OnError}})
 		if want := "e error 1 panic: runtime error: invalid memory address or nil pointer dereference"; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
@@ -910,7 +908,7 @@ func TestRequestWorkLife(t *testing.T) {
 			cancel()
 			_, err := tx.Exec(ctx, "select pg_sleep(1000)")
 			return locks.Permanent(err)
-		}, &locks.RequestOptions{Grace: time.Millisecond, OnError: func(context.Context, error) {}})
+		}, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Grace: time.Millisecond, OnError: func(context.Context, error) {}}})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("WorkRequests: %v", err)
 		}
@@ -921,7 +919,7 @@ func TestRequestWorkLife(t *testing.T) {
 		e := open(t, advisory)
 		_, err := e.admin.Exec(ctx, requestLog)
 		must(t, err)
-		startRequestHandlers(t, e.pool, 1, requestHandle, &locks.RequestOptions{Poll: time.Hour})
+		startRequestHandlers(t, e.pool, 1, requestHandle, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour}})
 		idle(t, e, 1)
 		s, other := e.sessionAs(t, e.super), e.sessionAs(t, e.super)
 		open := get[[]int64](s, "select array(select lock.open_transactions())")
@@ -943,7 +941,7 @@ func TestRequestWorkLife(t *testing.T) {
 		_, err := e.admin.Exec(ctx, requestLog)
 		must(t, err)
 		const poll = 8 * time.Second
-		startRequestHandlers(t, e.pool, 1, requestHandle, &locks.RequestOptions{Poll: poll})
+		startRequestHandlers(t, e.pool, 1, requestHandle, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: poll}})
 		idle(t, e, 1)
 		s, other := e.sessionAs(t, e.super), e.sessionAs(t, e.super)
 		listed := func() time.Time { // by lock.start_idling
@@ -990,7 +988,7 @@ func TestRequestWorkLife(t *testing.T) {
 				return err
 			}
 			return nil
-		}, &locks.RequestOptions{CallTimeout: time.Second, Grace: time.Second, Poll: time.Second, OnError: func(context.Context, error) {}})
+		}, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{CallTimeout: time.Second, Grace: time.Second, Poll: time.Second, OnError: func(context.Context, error) {}}})
 		eventually(t, "it is settled", func() bool {
 			return get[int64](s, "select count(*) from lock.request where request_status = 'complete'") == 1
 		})
@@ -1068,9 +1066,7 @@ func TestRequestWorkLife(t *testing.T) {
 			_, err := e.admin.Exec(ctx, requestLog)
 			must(t, err)
 			pool := openPool(t, e.url+"&default_query_exec_mode="+mode, 4)
-			startRequestWork(t, pool, 1, &locks.RequestOptions{
-				Poll: time.Second, OnError: func(_ context.Context, err error) { t.Errorf("%s: %v", mode, err) },
-			})
+			startRequestWork(t, pool, 1, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Second, OnError: func(_ context.Context, err error) { t.Errorf("%s: %v", mode, err) }}})
 			q := db.New(pool)
 			_, err = q.Enqueue(ctx, db.EnqueueParams{RequestType: "create", EntityID: "e", QueueID: "default", Payload: json.RawMessage(`{"a": 1}`)})
 			must(t, err)
@@ -1088,7 +1084,7 @@ func TestRequestWorkLife(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		pool := openPool(t, e.url, 1)
-		stop := startRequestWork(t, pool, 1, &locks.RequestOptions{Poll: time.Hour, OnError: func(_ context.Context, err error) { t.Error(err) }})
+		stop := startRequestWork(t, pool, 1, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour, OnError: func(_ context.Context, err error) { t.Error(err) }}})
 		idle(t, e, 1)
 		only, err := pool.Acquire(ctx)
 		must(t, err)

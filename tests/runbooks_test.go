@@ -124,7 +124,7 @@ var troubles = map[string]trouble{
 	"An entity that is stuck": func(t *testing.T, e *env, ask func(int) string) {
 		s := e.session(t)
 		s.exec("select lock.enqueue('update', 'sheet 1')")
-		s.exec("begin; select lock.capture_request(" + oneProcess + "); select lock.settle_request(" + oneProcess + ", 'new', 'no licence', '1 hour'); commit")
+		s.exec("begin; select lock.capture_request(" + oneProcess + "); select lock.settle_request(" + oneProcess + ", 'retry', 'no licence', '1 hour'); commit")
 		shows(t, ask(0), true, "update|new|1|", "no licence")
 		shows(t, ask(1), false, "locks_app")
 		e.sessionAs(t, e.super).exec("update lock.request set available_at = null")

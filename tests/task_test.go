@@ -269,7 +269,7 @@ func TestTaskFencing(t *testing.T) {
 			answers(s, false, "select lock.set_status('a', $1, 1)", status)
 			answers(s, 0, "select lock.set_statuses('{a,b}', '{1,1}', $1)", status)
 			answers(s, "", captured+"lock.settle_and_capture('{b,a}', '{1,1}', array_fill($1::text, '{2}'), 5)", status)
-			answers(s, "a:1 b:1", captured+"(select * from lock.settle_and_capture('{b,a}', '{1,1}', array_fill($1::text, '{2}'), 5, stale => true) order by id) as task", status)
+			answers(s, "a:1 b:1", captured+"(select * from lock.settle_and_capture('{b,a}', '{1,1}', array_fill($1::text, '{2}'), 5, reports => true) order by id) as task", status)
 		}
 		answers(s, false, "select lock.extend_task('a', 1, '1 hour')")
 		answers(s, "", "select coalesce(string_agg(id, ' '), '') from lock.extend_tasks('{a,b,gone}', '{1,1,1}', '1 hour') as id")
@@ -280,8 +280,8 @@ func TestTaskFencing(t *testing.T) {
 		answers(s, "a b", "select string_agg(id, ' ' order by id) from lock.extend_tasks('{b,a}', '{2,2}', '1 hour') as id")
 		answers(s, 1, "select lock.set_statuses('{a,b,gone}', '{2,1,1}', 'done')")
 		// Who settles once more in the same way, since the answer was lost, is told that all is well.
-		answers(s, "", captured+"lock.settle_and_capture('{a}', '{2}', '{done}', 0, stale => true)")
-		answers(s, "a:2", captured+"lock.settle_and_capture('{a}', '{2}', '{retry}', 0, stale => true)")
+		answers(s, "", captured+"lock.settle_and_capture('{a}', '{2}', '{done}', 0, reports => true)")
+		answers(s, "a:2", captured+"lock.settle_and_capture('{a}', '{2}', '{retry}', 0, reports => true)")
 		answers(s, true, "select lock.set_status('b', 'done', 2)")
 		answers(s, false, "select lock.set_status('b', 'failed', 2)")
 		answers(s, false, "select lock.extend_task('b', 2, '1 hour')")

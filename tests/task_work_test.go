@@ -34,7 +34,7 @@ func TestTaskWorkerProcess(t *testing.T) {
 	err = locks.WorkTasks(ctx, pool, "", func(ctx context.Context, task db.Task) error {
 		fmt.Printf("task %s:%d\n", task.ID, task.Attempt)
 		return nil
-	}, &locks.TaskOptions{Concurrency: 5, Poll: 100 * time.Millisecond})
+	}, &locks.TaskOptions{Concurrency: 5, WorkerOptions: locks.WorkerOptions{Poll: 100 * time.Millisecond}})
 	t.Fatal(err)
 }
 
@@ -114,7 +114,7 @@ func TestTaskProcesses(t *testing.T) {
 // taskLoop runs WorkTaskBatches until the test ends or stop is called.
 func taskLoop(t *testing.T, pool *pgxpool.Pool, opts *locks.TaskOptions, work func(ctx context.Context, tasks []db.Task) []error) (stop func()) {
 	t.Helper()
-	return taskRun(t, func(ctx context.Context) error { return locks.WorkTaskBatches(ctx, pool, "", work, opts) })
+	return taskRun(t, func(ctx context.Context) error { return locks.WorkTaskBatches(ctx, pool, "", 10, work, opts) })
 }
 
 // taskLoopEach runs WorkTasks until the test ends or stop is called.
@@ -151,7 +151,9 @@ func taskEnds(t *testing.T, want error, work func(ctx context.Context) error) (s
 
 func TestTaskWork(t *testing.T) {
 	t.Parallel()
-	hour := func() *locks.TaskOptions { return &locks.TaskOptions{Poll: time.Hour} }
+	hour := func() *locks.TaskOptions {
+		return &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour}}
+	}
 	status := func(t *testing.T, e *env, id string) (s string) {
 		t.Helper()
 		must(t, e.admin.QueryRow(ctx, "select status || ':' || attempt from lock.task where id = $1", id).Scan(&s))
@@ -184,7 +186,7 @@ func TestTaskWork(t *testing.T) {
 		s := e.session(t)
 		s.exec("select lock.create_tasks('{good,later}')")
 		s.exec("select lock.create_task('bad', retries_left => 2)")
-		quick := &locks.TaskOptions{Poll: time.Hour, ShortestPause: time.Millisecond, LongestPause: time.Millisecond, OnError: func(context.Context, error) {}}
+		quick := &locks.TaskOptions{ShortestPause: time.Millisecond, LongestPause: time.Millisecond, WorkerOptions: locks.WorkerOptions{Poll: time.Hour, OnError: func(context.Context, error) {}}}
 		taskLoop(t, e.pool, quick, func(ctx context.Context, tasks []db.Task) []error {
 			errs := make([]error, len(tasks))
 			for i, task := range tasks {
@@ -249,10 +251,12 @@ func TestTaskWork(t *testing.T) {
 		s := e.session(t)
 		s.exec("select lock.create_tasks('{a,b,c}')")
 		started := make(chan struct{})
-		stop := taskLoop(t, e.pool, &locks.TaskOptions{BatchSize: 1, Grace: time.Millisecond}, func(ctx context.Context, tasks []db.Task) []error {
-			close(started)
-			<-ctx.Done()
-			return nil
+		stop := taskRun(t, func(ctx context.Context) error {
+			return locks.WorkTaskBatches(ctx, e.pool, "", 1, func(ctx context.Context, tasks []db.Task) []error {
+				close(started)
+				<-ctx.Done()
+				return nil
+			}, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Grace: time.Millisecond}})
 		})
 		<-started
 		stop()
@@ -288,7 +292,7 @@ func TestTaskWork(t *testing.T) {
 		killed := 0
 		pool := openPool(t, e.url+"&application_name=victim", 4)
 		for range 2 {
-			taskLoop(t, pool, &locks.TaskOptions{OnError: func(context.Context, error) {}}, func(context.Context, []db.Task) []error { return nil })
+			taskLoop(t, pool, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{OnError: func(context.Context, error) {}}}, func(context.Context, []db.Task) []error { return nil })
 		}
 		for n := range 20 {
 			s.exec("select lock.create_tasks(array(select $1::integer || ' ' || n from generate_series(1, 20) n), timeout => '100 ms')", n)
@@ -312,7 +316,7 @@ func TestTaskWork(t *testing.T) {
 		release := make(chan struct{})
 		t.Cleanup(sync.OnceFunc(func() { close(release) }))
 		var running, most atomic.Int64
-		taskLoopEach(t, e.pool, &locks.TaskOptions{Concurrency: 3, Poll: time.Hour}, func(_ context.Context, task db.Task) error {
+		taskLoopEach(t, e.pool, &locks.TaskOptions{Concurrency: 3, WorkerOptions: locks.WorkerOptions{Poll: time.Hour}}, func(_ context.Context, task db.Task) error {
 			defer running.Add(-1)
 			for now := running.Add(1); ; {
 				if seen := most.Load(); seen >= now || most.CompareAndSwap(seen, now) {
@@ -337,19 +341,16 @@ func TestTaskWork(t *testing.T) {
 		s := e.session(t)
 		s.exec("select lock.create_tasks('{bad,panics,wrong,exits}'), lock.create_task('permanent'), lock.create_task('later'), lock.create_task('limited', retries_left => 2)")
 		var told sync.Map
+		settled := func(_ context.Context, result locks.TaskResult) {
+			var panicked *locks.PanicError
+			if errors.As(result.Err, &panicked) && !strings.Contains(string(panicked.Stack), "task_work_test.go") {
+				t.Errorf("the stack is %s", panicked.Stack)
+			}
+			told.Store(fmt.Sprint(result.Task.ID, " ", result.Task.Tries, " ", result.Outcome), result)
+		}
 		opts := &locks.TaskOptions{
-			Poll: time.Hour, ShortestPause: time.Millisecond, LongestPause: 2 * time.Millisecond, MaxTries: 4,
-			OnError: func(_ context.Context, err error) {
-				var failed *locks.TaskError
-				var panicked *locks.PanicError
-				if !errors.As(err, &failed) {
-					t.Error(err)
-				} else if errors.As(err, &panicked) && !strings.Contains(string(panicked.Stack), "task_work_test.go") {
-					t.Errorf("the stack is %s", panicked.Stack)
-				} else {
-					told.Store(fmt.Sprint(failed.Task.ID, " ", failed.Task.Tries), true)
-				}
-			},
+			ShortestPause: time.Millisecond, LongestPause: 2 * time.Millisecond, MaxTries: 4, Settled: settled,
+			WorkerOptions: locks.WorkerOptions{Poll: time.Hour},
 		}
 		taskLoopEach(t, e.pool, opts, func(_ context.Context, task db.Task) error {
 			switch task.ID {
@@ -375,10 +376,16 @@ func TestTaskWork(t *testing.T) {
 		got := "select string_agg(id || ' ' || tries || ' ' || regexp_replace(message, '!+', '!'), ', ' order by id) from lock.dead_letter"
 		answers(e.sessionAs(t, e.super), want, got)
 		answers(s, true, "select tries = 1 and status = 'failed' and message like '%not yet' and available_at > clock_timestamp() + interval '59 minutes' from lock.get_task('later')")
-		for _, id := range []string{"bad 1", "bad 4", "panics 3", "permanent 1", "limited 2", "later 1", "exits 2"} {
+		for _, id := range []string{"bad 1 retry", "bad 4 dead", "panics 3 retry", "permanent 1 dead", "limited 2 dead", "later 1 retry", "exits 2 retry"} {
 			if _, ok := told.Load(id); !ok {
 				t.Errorf("nobody is told of %s", id)
 			}
+		}
+		later, _ := told.Load("later 1 retry")
+		var at time.Time
+		must(t, e.admin.QueryRow(ctx, "select available_at from lock.task where id = 'later'").Scan(&at))
+		if result, ok := later.(locks.TaskResult); ok && !result.RetryAt.Equal(at) {
+			t.Errorf("told that it is tried again at %v, and it is at %v", result.RetryAt, at)
 		}
 	})
 	t.Run("gives up what never comes to an end", func(t *testing.T) {
@@ -388,7 +395,8 @@ func TestTaskWork(t *testing.T) {
 		s.exec("select lock.create_task('poison', timeout => '1 hour'), lock.create_task('good')")
 		s.exec("select lock.capture(1)")
 		taskOwner(t, e, "update lock.task set tries = 4, deadline = clock_timestamp() - interval '1 s' where id = 'poison'")
-		opts := &locks.TaskOptions{Poll: time.Hour, MaxTries: 4, OnError: func(context.Context, error) {}}
+		told := &toldLog{}
+		opts := &locks.TaskOptions{MaxTries: 4, Settled: told.task, WorkerOptions: locks.WorkerOptions{Poll: time.Hour}}
 		taskLoopEach(t, e.pool, opts, func(_ context.Context, task db.Task) error {
 			if task.ID == "poison" {
 				t.Error("it is tried once more")
@@ -396,6 +404,10 @@ func TestTaskWork(t *testing.T) {
 			return nil
 		})
 		eventually(t, "all are settled", func() bool { return left(t, e) == 1 && status(t, e, "poison") == "failed:1" })
+		eventually(t, "somebody is told", func() bool { return len(told.all("poison")) > 0 })
+		if results := told.all("poison"); len(results) != 1 || results[0].Outcome != locks.OutcomeDead || !errors.Is(results[0].Err, locks.ErrTimedOut) {
+			t.Errorf("told %+v", results)
+		}
 		answers(e.sessionAs(t, e.super), "poison: not settled within its timeout", "select string_agg(id || ': ' || message, ' ') from lock.dead_letter")
 	})
 	t.Run("a batch fails as a whole when it panics or returns another number of errors", func(t *testing.T) {
@@ -403,7 +415,7 @@ func TestTaskWork(t *testing.T) {
 		e := open(t, advisory)
 		e.session(t).exec("select lock.create_tasks('{a,b}')")
 		var calls atomic.Int64
-		opts := &locks.TaskOptions{Poll: time.Hour, ShortestPause: time.Millisecond, LongestPause: time.Millisecond, OnError: func(context.Context, error) {}}
+		opts := &locks.TaskOptions{ShortestPause: time.Millisecond, LongestPause: time.Millisecond, WorkerOptions: locks.WorkerOptions{Poll: time.Hour, OnError: func(context.Context, error) {}}}
 		taskLoop(t, e.pool, opts, func(_ context.Context, tasks []db.Task) []error {
 			switch calls.Add(1) {
 			case 1:
@@ -435,7 +447,7 @@ func TestTaskWork(t *testing.T) {
 				s := e.session(t)
 				s.exec("select lock.create_task('a', retries_left => 1)")
 				started, finish := make(chan struct{}), make(chan struct{})
-				opts := &locks.TaskOptions{Grace: c.grace, Poll: time.Hour, OnError: func(context.Context, error) {}}
+				opts := &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Grace: c.grace, Poll: time.Hour, OnError: func(context.Context, error) {}}}
 				work := func(ctx context.Context, task db.Task) error {
 					close(started)
 					return c.work(ctx, finish)
@@ -447,7 +459,7 @@ func TestTaskWork(t *testing.T) {
 					if form == "each" {
 						ended <- locks.WorkTasks(inner, e.pool, "", work, opts)
 					} else {
-						ended <- locks.WorkTaskBatches(inner, e.pool, "", func(ctx context.Context, tasks []db.Task) []error { return []error{work(ctx, tasks[0])} }, opts)
+						ended <- locks.WorkTaskBatches(inner, e.pool, "", 10, func(ctx context.Context, tasks []db.Task) []error { return []error{work(ctx, tasks[0])} }, opts)
 					}
 				}()
 				<-started
@@ -471,7 +483,7 @@ func TestTaskWork(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		e.session(t).exec("select lock.create_tasks('{a,b}', 'q')")
-		machine := locks.NewStateMachine(e.pool, "q")
+		machine := locks.NewTaskQueue(e.pool, "q")
 		tasks, err := machine.Capture(ctx, 3)
 		must(t, err)
 		if len(tasks) != 2 || tasks[0].ID != "a" || tasks[0].Status != db.TaskInProgress {
@@ -496,7 +508,7 @@ func (e *blankError) Error() string { return e.text }
 func TestTaskWorkFaults(t *testing.T) {
 	t.Parallel()
 	quiet := func() *locks.TaskOptions {
-		return &locks.TaskOptions{Poll: time.Hour, OnError: func(context.Context, error) {}}
+		return &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour, OnError: func(context.Context, error) {}}}
 	}
 	state := func(t *testing.T, e *env, id string) (s string) {
 		t.Helper()
@@ -564,7 +576,7 @@ func TestTaskWorkFaults(t *testing.T) {
 		e.session(t).exec("select lock.create_tasks('{a}', retries_left => 1)")
 		told := make(chan error, 1)
 		opts := quiet()
-		opts.OnError = func(_ context.Context, err error) { told <- err }
+		opts.Settled = func(_ context.Context, result locks.TaskResult) { told <- result.Err }
 		taskLoopEach(t, e.pool, opts, func(context.Context, db.Task) error { return (*blankError)(nil) })
 		eventually(t, "it has failed", func() bool { return state(t, e, "a") == "failed:1:1:0" })
 		var panicked *locks.PanicError
@@ -684,7 +696,7 @@ func TestTaskExtend(t *testing.T) {
 		t.Parallel()
 		e, s := start(t)
 		worked := make(chan error, 1)
-		taskLoopEach(t, e.pool, &locks.TaskOptions{Poll: time.Hour}, func(ctx context.Context, task db.Task) error {
+		taskLoopEach(t, e.pool, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour}}, func(ctx context.Context, task db.Task) error {
 			worked <- nil
 			first := deadline(s)
 			eventually(t, "it is extended", func() bool { return deadline(s).After(first.Add(time.Second)) })
@@ -701,8 +713,8 @@ func TestTaskExtend(t *testing.T) {
 		t.Parallel()
 		e, s := start(t)
 		s.exec("select lock.create_task('b')")
-		cause, told := make(chan error, 1), make(chan error, 2)
-		opts := &locks.TaskOptions{Poll: time.Hour, OnError: func(_ context.Context, err error) { told <- err }}
+		cause, told := make(chan error, 1), &toldLog{}
+		opts := &locks.TaskOptions{Settled: told.task, WorkerOptions: locks.WorkerOptions{Poll: time.Hour}}
 		taskLoop(t, e.pool, opts, func(ctx context.Context, tasks []db.Task) []error {
 			s.exec("select lock.set_status('a', 'failed', delay => '1 hour')")
 			<-ctx.Done()
@@ -712,9 +724,9 @@ func TestTaskExtend(t *testing.T) {
 		if err := <-cause; !errors.Is(err, locks.ErrTaskLost) {
 			t.Errorf("the cause is %v", err)
 		}
-		var failed *locks.TaskError
-		if err := <-told; !errors.Is(err, locks.ErrTaskLost) || !errors.As(err, &failed) || failed.Task.ID != "a" {
-			t.Errorf("told of %v", err)
+		eventually(t, "somebody is told", func() bool { return len(told.all("a")) > 0 })
+		if results := told.all("a"); len(results) != 1 || !errors.Is(results[0].Err, locks.ErrTaskLost) {
+			t.Errorf("told of %+v", results)
 		}
 		eventually(t, "the other one is done", func() bool {
 			var done bool
@@ -727,7 +739,7 @@ func TestTaskExtend(t *testing.T) {
 		t.Parallel()
 		e, s := start(t)
 		early := make(chan bool, 1)
-		opts := &locks.TaskOptions{Poll: time.Hour, OnError: func(context.Context, error) {}}
+		opts := &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour, OnError: func(context.Context, error) {}}}
 		taskLoopEach(t, e.pool, opts, func(ctx context.Context, task db.Task) error {
 			s.exec("begin")
 			s.exec("select from lock.task where id = 'a' for no key update")
@@ -764,7 +776,7 @@ func TestTaskBlackHole(t *testing.T) {
 		e, b, pool, _ := start(t)
 		e.session(t).exec("select lock.create_tasks('{a,b}')")
 		told := make(chan error, 100)
-		opts := &locks.TaskOptions{Concurrency: 1, CallTimeout: time.Second, Poll: time.Hour, OnError: func(_ context.Context, err error) { told <- err }}
+		opts := &locks.TaskOptions{Concurrency: 1, WorkerOptions: locks.WorkerOptions{CallTimeout: time.Second, Poll: time.Hour, OnError: func(_ context.Context, err error) { told <- err }}}
 		taskLoopEach(t, pool, opts, func(_ context.Context, task db.Task) error {
 			if task.ID == "a" {
 				b.swallow(false)
@@ -780,7 +792,7 @@ func TestTaskBlackHole(t *testing.T) {
 	t.Run("an idle worker listens on another connection", func(t *testing.T) {
 		t.Parallel()
 		e, b, pool, queries := start(t)
-		taskLoopEach(t, pool, &locks.TaskOptions{Poll: 2 * time.Second, CallTimeout: time.Second, OnError: func(context.Context, error) {}},
+		taskLoopEach(t, pool, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Poll: 2 * time.Second, CallTimeout: time.Second, OnError: func(context.Context, error) {}}},
 			func(context.Context, db.Task) error { return nil })
 		eventually(t, "it idles", func() bool { return wakeIdlers(t, e, "default") == 1 })
 		b.swallow(false)
@@ -803,7 +815,7 @@ func TestTaskBlackHole(t *testing.T) {
 				close(working)
 				_, err := pool.Exec(ctx, "select 1")
 				return err
-			}, &locks.TaskOptions{Grace: time.Second, Poll: time.Hour, OnError: func(context.Context, error) {}})
+			}, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Grace: time.Second, Poll: time.Hour, OnError: func(context.Context, error) {}}})
 		})
 		<-working
 		stop()
@@ -961,7 +973,7 @@ func TestTaskOldSnapshot(t *testing.T) {
 		inner, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		n, found := 0, false
-		err := locks.WorkTaskBatches(inner, pool, "", func(_ context.Context, tasks []db.Task) []error {
+		err := locks.WorkTaskBatches(inner, pool, "", size, func(_ context.Context, tasks []db.Task) []error {
 			n++
 			s.exec("select lock.create_task($1)", fmt.Sprint("task ", n))
 			if done(tasks[0]) {
@@ -969,7 +981,7 @@ func TestTaskOldSnapshot(t *testing.T) {
 				cancel()
 			}
 			return nil
-		}, &locks.TaskOptions{BatchSize: size})
+		}, nil)
 		if !errors.Is(err, context.Canceled) || !found {
 			t.Errorf("WorkTasks: %v; found: %v", err, found)
 		}
@@ -1012,7 +1024,7 @@ func TestTaskOldSnapshot(t *testing.T) {
 		holder.exec("begin")
 		holder.exec("lock table lock.task in exclusive mode")
 		began, done := time.Now(), make(chan string, 3)
-		taskLoopEach(t, e.pool, &locks.TaskOptions{Poll: time.Hour}, func(_ context.Context, task db.Task) error {
+		taskLoopEach(t, e.pool, &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour}}, func(_ context.Context, task db.Task) error {
 			done <- task.ID
 			return nil
 		})

@@ -43,7 +43,7 @@ func TestTimeoutGo(t *testing.T) {
 	if status.Locked || status.Ts.InfinityModifier != pgtype.NegativeInfinity || status.FreeIn != 0 {
 		t.Fatalf("%+v", status)
 	}
-	timeout := locks.NewTimeout(e.pool)
+	timeout := locks.NewIntervalTimeout(e.pool)
 	for _, want := range []bool{true, false} {
 		got, err := timeout.Acquire(ctx, "a")
 		must(t, err)

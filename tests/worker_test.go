@@ -166,7 +166,7 @@ func TestWorkers(t *testing.T) {
 				locks.WorkTasks(working, e.pool, "default", func(_ context.Context, task db.Task) error {
 					l.note(fmt.Sprint("go ", n), fmt.Sprint(task.ID, " ", task.Attempt))
 					return nil
-				}, &locks.TaskOptions{Poll: time.Hour, Concurrency: 5})
+				}, &locks.TaskOptions{Concurrency: 5, WorkerOptions: locks.WorkerOptions{Poll: time.Hour}})
 			})
 		}
 		s := e.session(t)

@@ -59,7 +59,7 @@ func fill(ctx context.Context, admin, name string) error {
 	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations, goose.WithTableName("public.lock_goose_version"))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations(), goose.WithTableName("public.lock_goose_version"))
 	if err != nil {
 		return err
 	}

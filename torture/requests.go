@@ -91,7 +91,7 @@ func (s *session) work(window int, queue string) (bool, error) {
 		return true, nil
 	} else if way == 1 {
 		p := s.call(window, "request", "settle", "-")
-		put, _ := s.pipeline(statement{sql: "select lock.settle_request(lpad($1, 32, '0')::uuid, 'new')", args: []any{process}}, statement{sql: "commit"})
+		put, _ := s.pipeline(statement{sql: "select lock.settle_request(lpad($1, 32, '0')::uuid, 'retry')", args: []any{process}}, statement{sql: "commit"})
 		s.answer(p, put)
 		if put != yes {
 			s.exec("rollback")

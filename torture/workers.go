@@ -18,14 +18,14 @@ import (
 )
 
 // workerKind runs locks.WorkRequests with handlers that misbehave: they end their context in a query, keep their transaction, end
-// their goroutine or the transaction, and let their entity get one update after the other. So does OnError.
+// their goroutine or the transaction, and let their entity get one update after the other. So does Settled.
 var workerKind = &kind{name: "worker", weight: 1, round: workerRound, check: checkWorkers, final: finalWorkers}
 
 func oddQueueOf(window int) string { return "odd " + queueOf(window) }
 
 const workerRuns = 200 * time.Millisecond
 
-// A workerRun is one call of WorkRequests. Handler and OnError take turns, so nothing of it is locked.
+// A workerRun is one call of WorkRequests. Handler and hooks take turns, so nothing of it is locked.
 type workerRun struct {
 	*session
 	pool    *pgxpool.Pool
@@ -33,7 +33,7 @@ type workerRun struct {
 	called  int64             // when no capture had begun that is not over
 	handled map[int64]pending // "+batch" of those who said that all was well, by number
 	asked   map[int64]pending // "+odd" of those who did not
-	told    map[int64]bool    // of which OnError was told
+	told    map[int64]bool    // of which Settled was told
 	gone    map[int64][]int64 // batches that were told and whose transaction is gone, by their first request
 	taken   map[int64][]int64 // what handlers had that took it away, by number
 	kept    pgx.Tx            // of a handler that has returned
@@ -55,7 +55,7 @@ func workerRound(s *session) error {
 	}
 	config.ConnConfig.DialFunc = locks.Dial
 	config.ConnConfig.ConnectTimeout = 3 * time.Second
-	config.MaxConns = 1 // OnError has to find it free
+	config.MaxConns = 1 // the loop's, until Settled is called
 	pool, err := pgxpool.NewWithConfig(s.ctx, config)
 	if err != nil {
 		return err
@@ -69,7 +69,11 @@ func workerRound(s *session) error {
 	ctx, cancel := context.WithTimeout(context.Background(), workerRuns)
 	defer cancel()
 	err = locks.WorkRequests(ctx, pool, oddQueueOf(window), r.handle, &locks.RequestOptions{
-		MaxTries: 1 << 30, Grace: 2 * time.Second, CallTimeout: 2 * time.Second, OnError: r.onError,
+		MaxTries: 1 << 30, Settled: r.settled,
+		WorkerOptions: locks.WorkerOptions{
+			Grace: 2 * time.Second, CallTimeout: 2 * time.Second,
+			OnError: func(context.Context, error) { r.trouble = true },
+		},
 	})
 	r.trouble = r.trouble || !errors.Is(err, context.DeadlineExceeded)
 	if len(r.handled)+len(r.asked) > 0 {
@@ -203,40 +207,36 @@ func (r *workerRun) handle(ctx context.Context, tx pgx.Tx, batch []db.Request) e
 	return odd
 }
 
-// onError notes of whom it is told, and then misbehaves, too.
-func (r *workerRun) onError(_ context.Context, err error) {
-	var failed *locks.RequestError
-	if !errors.As(err, &failed) {
-		r.trouble = true
+// settled notes of whom it is told, and then misbehaves, too.
+func (r *workerRun) settled(_ context.Context, result locks.RequestResult) {
+	if result.Err == nil {
 		return
 	}
 	var odd *oddError
 	var panicked *locks.PanicError
 	number := int64(0)
-	if errors.As(err, &odd) {
+	if errors.As(result.Err, &odd) {
 		number = odd.number
-	} else if errors.As(err, &panicked) {
+	} else if errors.As(result.Err, &panicked) {
 		fmt.Sscanf(fmt.Sprint(panicked.Value), "odd %d:", &number)
+	}
+	if r.told[number] && number > 0 {
+		r.answer(r.callAt(r.called, r.window, "worker", "+twice", result.Batch[0].EntityID), yes)
 	}
 	r.told[number] = true
 	if ids := r.taken[number]; ids != nil {
 		r.gone[ids[0]] = ids
 	}
-	switch r.dice.IntN(5) {
+	if r.pool.Stat().AcquiredConns() > 0 {
+		r.answer(r.callAt(r.called, r.window, "worker", "+starved", result.Batch[0].EntityID), yes)
+	}
+	switch r.dice.IntN(4) {
 	case 0:
 		time.Sleep(20 * time.Millisecond)
 	case 1:
-		panic("OnError")
+		panic("settled")
 	case 2:
 		runtime.Goexit()
-	case 3:
-		calling, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if conn, err := r.pool.Acquire(calling); err == nil {
-			conn.Release()
-		} else if !r.trouble && calling.Err() != nil {
-			r.answer(r.callAt(r.called, r.window, "worker", "+starved", failed.Batch[0].EntityID), yes)
-		}
 	}
 }
 
@@ -250,7 +250,9 @@ func checkWorkers(c *checker, id string, ops []*op) {
 		case o.name == "+kept":
 			c.violate("worker", id, "a transaction lives on that its handler kept", o)
 		case o.name == "+starved":
-			c.violate("worker", id, "OnError was called while the loop had its connection", o)
+			c.violate("worker", id, "Settled was called while the loop had its connection", o)
+		case o.name == "+twice":
+			c.violate("worker", id, "Settled was told twice of a batch", o)
 		case o.name == "+odd" && o.outcome == no:
 			c.violate("worker", id, "a batch failed, and nobody was told", o)
 		}

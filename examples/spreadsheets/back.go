@@ -21,7 +21,7 @@ type back struct {
 
 // work works until ctx ends, and finishes what it is at then.
 func (b *back) work(ctx context.Context, pool *pgxpool.Pool, poll time.Duration) error {
-	err := locks.WorkRequests(ctx, pool, queue, b.handle, &locks.RequestOptions{Poll: poll})
+	err := locks.WorkRequests(ctx, pool, queue, b.handle, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: poll}})
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}

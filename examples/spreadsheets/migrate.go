@@ -33,7 +33,7 @@ func migrate(ctx context.Context, address, role string) error {
 		migrations fs.FS
 		table      string
 	}{
-		{locks.Migrations, "public.lock_goose_version"},
+		{locks.Migrations(), "public.lock_goose_version"},
 		{own, "public.spreadsheets_goose_version"},
 	} {
 		locker, err := lock.NewPostgresSessionLocker()

@@ -110,7 +110,7 @@ func workBroken(spoil func(handler) handler, files string) {
 	defer stop()
 	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
 	if err == nil {
-		err = locks.WorkRequests(ctx, pool, queue, spoil((&back{files: files}).handle), &locks.RequestOptions{Poll: time.Second})
+		err = locks.WorkRequests(ctx, pool, queue, spoil((&back{files: files}).handle), &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Second}})
 	}
 	if !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, err)
@@ -511,7 +511,7 @@ func (s *tester) work(handle handler) (stop func()) {
 	inner, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- locks.WorkRequests(inner, pool, queue, handle, &locks.RequestOptions{Poll: time.Second})
+		ended <- locks.WorkRequests(inner, pool, queue, handle, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Second}})
 	}()
 	return func() {
 		s.t.Helper()

@@ -3,6 +3,7 @@ package wake
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -39,29 +40,43 @@ func Sleep(ctx context.Context, pause time.Duration) error {
 }
 
 // A Complaint is about trouble that lasts: told at once, and then after pauses that grow to a
-// minute.
+// minute. Loops that share one tell of it together.
 type Complaint struct {
 	Tell func(error)
 	Back func() // is told that it is over. Default: nobody is.
 
+	mu     sync.Mutex
 	pauses Pauses
-	next   time.Time
+	next   time.Time // zero: there is none
 }
 
 // About tells of trouble, unless it is too soon for that.
 func (c *Complaint) About(err error) {
-	if now := time.Now(); !now.Before(c.next) {
-		c.pauses.Shortest, c.pauses.Longest = time.Second, time.Minute
-		c.next = now.Add(c.pauses.Next())
+	if c.due() {
 		c.Tell(err)
 	}
 }
 
+func (c *Complaint) due() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if now.Before(c.next) {
+		return false
+	}
+	c.pauses.Shortest, c.pauses.Longest = time.Second, time.Minute
+	c.next = now.Add(c.pauses.Next())
+	return true
+}
+
 // Over says that the trouble is.
 func (c *Complaint) Over() {
-	if !c.next.IsZero() && c.Back != nil {
-		c.Back()
-	}
+	c.mu.Lock()
+	was := !c.next.IsZero()
 	c.pauses.Over()
 	c.next = time.Time{}
+	c.mu.Unlock()
+	if was && c.Back != nil {
+		c.Back()
+	}
 }

@@ -32,10 +32,11 @@ type Options struct {
 	// Due says after how long there will be work without anybody's notification (0: unknown). It is asked before each sleep, after a
 	// look that found nothing. Default: never. Its errors are as those of a Look.
 	Due func(ctx context.Context) (time.Duration, error)
-	// OnError is told of trouble that the loop survives, at first and then after growing pauses. Default: nobody is.
-	OnError func(error)
-	// OnBack is told when that trouble is over. Default: nobody is.
-	OnBack func()
+	// Revisit makes a worker that was woken, and found nothing, look again: after a second, and then after pauses that grow
+	// twofold. Whoever had what it was woken for may be cut off, and nobody tells when the server lets go of it.
+	Revisit bool
+	// Trouble is told of what the loop survives, and that it is over. Default: nobody is.
+	Trouble *Complaint
 }
 
 // Look looks for work and does it, or lets it be done. It returns whether there was any. An error that is Transient makes Watch
@@ -79,13 +80,12 @@ func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opt
 	if opts.Due == nil {
 		opts.Due = func(context.Context) (time.Duration, error) { return 0, nil }
 	}
-	if opts.OnError == nil {
-		opts.OnError = func(error) {}
+	if opts.Trouble == nil {
+		opts.Trouble = &Complaint{Tell: func(error) {}}
 	}
 	l, leave := attach(pool, opts.Poll)
 	defer leave()
 	w := &worker{pool: pool, channel: channel, queueID: queueID, name: rand.Text(), opts: opts, look: look}
-	w.trouble.Tell, w.trouble.Back = opts.OnError, opts.OnBack
 	w.pauses = Pauses{Shortest: shortestPause, Longest: longestPause}
 	w.listener, w.wakes = l, l.subscribe(channel+" "+queueID)
 	defer l.unsubscribe(channel+" "+queueID, w.wakes)
@@ -105,7 +105,6 @@ type worker struct {
 	name             string
 	opts             Options
 	look             Look
-	trouble          Complaint
 
 	listed   int           // the listener's epoch when this worker was listed as idle; 0: it is not listed
 	listedAt time.Time     // when that was
@@ -144,7 +143,7 @@ func (w *worker) run(ctx context.Context) error {
 			w.passed = 0
 			worked = time.Now()
 			pauses.Over()
-			w.trouble.Over()
+			w.opts.Trouble.Over()
 			continue
 		case epoch != 0 && w.listed != epoch && time.Since(worked) < w.opts.Linger:
 			if _, err := w.sleep(ctx, max(time.Since(worked), shortestBreak)); err != nil {
@@ -159,7 +158,7 @@ func (w *worker) run(ctx context.Context) error {
 			var due time.Duration
 			if due, err = w.opts.Due(ctx); err == nil {
 				pauses.Over()
-				w.trouble.Over()
+				w.opts.Trouble.Over()
 				if err := w.idle(ctx, epoch, due); err != nil {
 					return err
 				}
@@ -175,7 +174,7 @@ func (w *worker) run(ctx context.Context) error {
 		if errors.Is(err, context.DeadlineExceeded) {
 			Weed(w.pool) // The network may be gone, and then what is idle in the pool is no better.
 		}
-		w.trouble.About(err)
+		w.opts.Trouble.About(err)
 		if err := pauses.Sleep(ctx); err != nil {
 			return err
 		}
@@ -237,7 +236,7 @@ func (w *worker) idle(ctx context.Context, epoch int, due time.Duration) error {
 			left = min(left, w.pauses.Next())
 		}
 		woken, err := w.sleep(ctx, left)
-		if woken && w.channel == Requests {
+		if woken && w.opts.Revisit {
 			w.passed = longestPause
 		} else if again && time.Until(end) <= 0 {
 			w.passed *= 2
@@ -256,7 +255,7 @@ func (w *worker) idle(ctx context.Context, epoch int, due time.Duration) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			w.trouble.About(fmt.Errorf("lock.open_transactions: %w", err))
+			w.opts.Trouble.About(fmt.Errorf("lock.open_transactions: %w", err))
 			w.listed = 0
 			return nil
 		}

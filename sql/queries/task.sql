@@ -1,9 +1,10 @@
 -- CreateTask adds a task to a queue; false: the queue has one of this id already, which stays as it is. RetriesLeft: how many
--- captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: 5 minutes, 0: for ever). AvailableAt: nil is now.
+-- captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: 5 minutes, 0: for ever). AvailableAt: nil is
+-- now. Delay, when it is not 0: that long after now instead.
 -- name: CreateTask :one
 select lock.create_task(
     id => sqlc.arg('id')::text, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), retries_left => sqlc.narg('retries_left')::integer,
-    timeout => nullif(coalesce(sqlc.narg('timeout')::interval, '5 minutes'), '0'), payload => sqlc.narg('payload')::jsonb, available_at => sqlc.narg('available_at')::timestamptz
+    timeout => nullif(coalesce(sqlc.narg('timeout')::interval, '5 minutes'), '0'), payload => sqlc.narg('payload')::jsonb, available_at => coalesce(clock_timestamp() + nullif(sqlc.arg('delay')::interval, '0'), sqlc.narg('available_at')::timestamptz)
 ) as created;
 
 -- CreateTasks adds many tasks at once, available in this order, and says how many were new. Payloads: one for each id, or nil.
@@ -11,7 +12,7 @@ select lock.create_task(
 -- name: CreateTasks :one
 select lock.create_tasks(
     ids => sqlc.arg('ids')::text[], queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), retries_left => sqlc.narg('retries_left')::integer,
-    timeout => nullif(coalesce(sqlc.narg('timeout')::interval, '5 minutes'), '0'), available_at => sqlc.narg('available_at')::timestamptz, payloads => sqlc.narg('payloads')::jsonb[]
+    timeout => nullif(coalesce(sqlc.narg('timeout')::interval, '5 minutes'), '0'), available_at => coalesce(clock_timestamp() + nullif(sqlc.arg('delay')::interval, '0'), sqlc.narg('available_at')::timestamptz), payloads => sqlc.narg('payloads')::jsonb[]
 ) as created;
 
 -- Capture takes at most max tasks for the caller, from any of statuses (new, failed, done) in this order, oldest first; none: nothing
@@ -41,14 +42,14 @@ select lock.set_statuses(
 -- SettleAndCapture settles the last batch, every task with its own result, delay and message, and captures the next (Max 0:
 -- none), in one round trip and one commit. Results: new, done, failed, dead (no capture left), or retry: failed, and captured again after its
 -- delay, or after a pause between Shortest and Longest that doubles with its tries; without a limit of its own it is dead after MaxTries.
--- Stale: those whose result was left out come first, with the attempt that was passed.
+-- Reports: what became of those comes first. In progress: it was left out as stale, and has the attempt that was passed.
 -- name: SettleAndCapture :many
 select * from lock.settle_and_capture(
     ids => sqlc.arg('ids')::text[], attempts => sqlc.arg('attempts')::bigint[], results => sqlc.arg('results')::text[],
     max => sqlc.arg('max')::integer, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), statuses => sqlc.arg('statuses')::text[],
     owner => sqlc.narg('owner')::text, delays => sqlc.arg('delays')::interval[], messages => sqlc.arg('messages')::text[],
     since => sqlc.narg('since')::timestamptz, shortest => sqlc.arg('shortest')::interval, longest => sqlc.arg('longest')::interval, max_tries => sqlc.arg('max_tries')::integer,
-    stale => sqlc.arg('stale')::boolean
+    reports => sqlc.arg('reports')::boolean
 );
 
 -- ExtendTask gives the holder of an attempt timeout from now on; false: the attempt is stale.

@@ -651,7 +651,7 @@ func (c *Cluster) holdSnapshot(ctx context.Context) error {
 func (c *Cluster) goose(ctx context.Context, url string, command ...string) (string, error) {
 	dir := filepath.Join(c.work, "migrations")
 	if _, err := os.Stat(dir); err != nil {
-		if err := os.CopyFS(dir, locks.Migrations); err != nil {
+		if err := os.CopyFS(dir, locks.Migrations()); err != nil {
 			return "", err
 		}
 	}

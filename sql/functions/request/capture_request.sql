@@ -91,7 +91,7 @@ begin
             line_at := coalesce(case when last.available_at <= moment then last.available_at end, 'infinity');
             line_id := capture_request.after;
         elsif last.available_at > moment then
-            line_at := case when last.tries > 1 then timestamptz 'infinity' else '-infinity' end;
+            line_at := case when last.tries > 1 or last.tries = 0 and random() < 0.5 then timestamptz 'infinity' else '-infinity' end;
         else
             select place.at, place.id
             into line_at, line_id

@@ -31,7 +31,7 @@ create or replace function lock.settle_and_capture(
     shortest   interval     default '1 second',
     longest    interval     default '1 hour',
     max_tries  integer      default 25,
-    stale      boolean      default false
+    reports    boolean      default false
 )
 returns setof lock.task
 language plpgsql
@@ -71,16 +71,24 @@ begin
             settle_and_capture.max_tries, settle_and_capture.statuses
         );
         -- What an earlier call has settled in the same way, whose answer was lost, is not stale.
-        if settle_and_capture.stale and moved < cardinality(settle_and_capture.ids) then
+        if settle_and_capture.reports
+            and (moved < cardinality(settle_and_capture.ids) or settle_and_capture.results && '{new,failed,dead,retry}')
+        then
             return query
-                select dropped.*
+                select reported.*
                 from unnest(settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results) as given(id, attempt, result)
                 join lock.task
                     on task.queue_id = settle_and_capture.queue_id
                     and task.id = given.id
-                    and (task.attempt <> given.attempt or given.result <> 'new' and (given.result = 'done') <> (task.status = 'done'))
-                cross join jsonb_populate_record(task, jsonb_build_object('attempt', given.attempt)) as dropped
-                where octet_length(given.id) & 0 = 0;
+                cross join lateral (
+                    select task.attempt <> given.attempt or given.result <> 'new' and (given.result = 'done') <> (task.status = 'done')
+                ) as late(is_so)
+                cross join jsonb_populate_record(task, case
+                    when late.is_so then jsonb_build_object('attempt', given.attempt, 'status', 'in_progress')
+                    else '{}'
+                end) as reported
+                where (late.is_so or given.result <> 'done')
+                  and octet_length(given.id) & 0 = 0;
         end if;
     end if;
     if settle_and_capture.max = 0 then
@@ -118,16 +126,23 @@ begin
             for update skip locked
         ) as held;
         if chosen is not null then
-            update lock.task
-            set status = 'failed',
-                retries_left = 0,
-                available_at = began,
-                deadline = null,
-                message = 'not settled within its timeout',
-                changed_at = began
-            where task.id = any (chosen)
-              and task.queue_id = settle_and_capture.queue_id
-              and (task.retries_left = 0 or task.retries_left is null and task.tries >= settle_and_capture.max_tries);
+            return query
+                with buried as (
+                    update lock.task
+                    set status = 'failed',
+                        retries_left = 0,
+                        available_at = began,
+                        deadline = null,
+                        message = 'not settled within its timeout',
+                        changed_at = began
+                    where task.id = any (chosen)
+                      and task.queue_id = settle_and_capture.queue_id
+                      and (task.retries_left = 0 or task.retries_left is null and task.tries >= settle_and_capture.max_tries)
+                    returning task.*
+                )
+                select buried.*
+                from buried
+                where settle_and_capture.reports;
         end if;
     end if;
 
@@ -189,8 +204,10 @@ comment on function lock.settle_and_capture(
     'at once. dead: failed, and no capture is left. retry: failed, to be captured again after its '
     'delay. Without a delay it pauses between shortest and longest: the pause doubles with its '
     'tries, with jitter. A retried task without a retries_left of its own is dead after '
-    'max_tries (null: never). So is one whose time runs out. stale: tasks whose result was left '
-    'out, since another attempt began or they were settled otherwise, are returned first, with '
-    'the attempt that was passed. Pass empty arrays when there is nothing to settle. Errors: those '
+    'max_tries (null: never). So is one whose time runs out. reports: what became of tasks is '
+    'returned, too, before what is captured. One in_progress is stale, and has the attempt that '
+    'was passed: its result was left out, since another attempt began or it was settled otherwise. '
+    'Others are as they are now: those of ids that are not done, and dead letters that had run out '
+    'of time. Pass empty arrays when there is nothing to settle. Errors: those '
     'of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; then it '
     'neither settles nor captures.';

@@ -59,7 +59,7 @@ func (m mixture) make(ctx context.Context, conn, others *pgx.Conn) error {
 		    loop
 		        line := (select min(request_id) from lock.capture_request(id, line));
 		        exit when line is null;
-		        perform lock.settle_request(id, 'new', null, '1 hour');
+		        perform lock.settle_request(id, 'retry', null, '1 hour');
 		        commit;
 		    end loop;
 		end $$`

@@ -176,7 +176,7 @@ func prepare(ctx context.Context, s *server.Server, c comparison, database strin
 	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations, goose.WithTableName("public.lock_goose_version"))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations(), goose.WithTableName("public.lock_goose_version"))
 	if err != nil {
 		return err
 	}

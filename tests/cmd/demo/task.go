@@ -179,13 +179,13 @@ func workTasks(ctx context.Context, p *process) error {
 	}
 	defer pool.Close()
 	options := &locks.TaskOptions{
-		Owner: p.Name, Concurrency: 5, Poll: time.Second, ShortestPause: 100 * time.Millisecond, MaxTries: poisonTries,
-		OnError: func(_ context.Context, err error) {
-			var failed *locks.TaskError
-			if errors.As(err, &failed) {
-				p.say("try %d of %s fails: %v", failed.Task.Tries, failed.Task.ID, failed.Err)
+		Owner: p.Name, Concurrency: 5, ShortestPause: 100 * time.Millisecond, MaxTries: poisonTries,
+		Settled: func(_ context.Context, result locks.TaskResult) {
+			if result.Err != nil {
+				p.say("try %d of %s fails: %v", result.Task.Tries, result.Task.ID, result.Err)
 			}
 		},
+		WorkerOptions: locks.WorkerOptions{Poll: time.Second},
 	}
 	err = locks.WorkTasks(ctx, pool, p.Schema, func(ctx context.Context, task db.Task) error {
 		if task.ID == "poison" {

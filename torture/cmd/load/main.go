@@ -261,7 +261,7 @@ func hold(ctx context.Context, pool *pgxpool.Pool, kind, key, owner string, gran
 			return nil
 		})
 	case "mutex":
-		mutex := locks.NewMutex(pool, owner)
+		mutex := locks.NewDurableMutex(pool, owner)
 		for {
 			acquired, err := mutex.Acquire(ctx, key)
 			if err != nil {
@@ -354,7 +354,7 @@ func migrate(ctx context.Context, url string) error {
 	}
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations, goose.WithTableName("public.lock_goose_version"))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, locks.Migrations(), goose.WithTableName("public.lock_goose_version"))
 	if err != nil {
 		return err
 	}
