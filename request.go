@@ -258,7 +258,7 @@ func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	}
 	if !refused {
 		settled := time.Now()
-		if err != nil {
+		if err != nil || result.verdict == workReturned {
 			settled = time.Time{}
 		}
 		w.report(result, settled)
@@ -416,7 +416,7 @@ func (w *requestWorker) usable(c *requestCapture, o *outcome) error {
 		if o.err != nil {
 			err = fmt.Errorf("%w: %w", errEnded, o.err)
 		}
-		*o = judge(err, false)
+		o.become(err)
 		return &goneError{err, false}
 	case conn.PgConn().TxStatus() == 'E':
 		o.fail(errors.New("a statement failed, and the handler did not return its error: return it, or use a savepoint (tx.Begin)"))
@@ -427,8 +427,15 @@ func (w *requestWorker) usable(c *requestCapture, o *outcome) error {
 // fail makes an outcome that is done a failure.
 func (o *outcome) fail(err error) {
 	if o.verdict == workDone {
-		*o = judge(err, false)
+		o.become(err)
 	}
+}
+
+// become is another outcome of the same work.
+func (o *outcome) become(err error) {
+	began, ended := o.began, o.ended
+	*o = judge(err, false)
+	o.began, o.ended = began, ended
 }
 
 // settle settles the batch by its outcome and commits. What the server refuses is settled once more

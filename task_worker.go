@@ -123,7 +123,11 @@ func (w *taskWorker) workDue(ctx context.Context) (results []TaskResult, err err
 		}
 		calling, cancel := w.end.call(w.CallTimeout)
 		asked := time.Now()
-		tasks, err := w.settle(calling, w.results.all(), most, nil)
+		var tasks []db.Task
+		err := retry(calling, func() (err error) {
+			tasks, err = w.settle(calling, w.results.all(), most, nil)
+			return err
+		})
 		cancel()
 		switch {
 		case err != nil && len(w.results.all()) > 0:

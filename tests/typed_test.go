@@ -242,6 +242,13 @@ func TestEntities(t *testing.T) {
 	}
 	eventually(t, "all are settled", func() bool { return get[int64](s, "select count(*) from lock.request where settled_at is null") == 0 })
 	eventually(t, "all are told of", func() bool { return len(told.all("anna")) == 2 && len(told.all("bert")) == 1 })
+	for _, id := range []string{"anna", "bert"} {
+		for _, r := range told.all(id) {
+			if r.Began.IsZero() || r.Ended.Before(r.Began) || r.Settled.Before(r.Ended) {
+				t.Errorf("%s: %+v", id, r)
+			}
+		}
+	}
 	if bert := told.all("bert")[0]; bert.Outcome != locks.OutcomeDead || !errors.As(bert.Err, new(*json.UnmarshalTypeError)) {
 		t.Errorf("%+v", bert)
 	}
