@@ -20,7 +20,7 @@ func Example_conn() {
 	}
 	defer conn.Close(ctx)
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		got, err := db.New(tx).TryExclusiveName(ctx, db.TryExclusiveNameParams{Name: "customer:42"})
+		got, err := db.New(tx).TryExclusiveName(ctx, "customer:42", 0)
 		fmt.Println("locked:", got)
 		return err
 	})

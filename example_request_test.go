@@ -14,7 +14,7 @@ import (
 // What the handler writes in tx and the settlement of the batch are one commit.
 func ExampleWorkRequests() {
 	for _, amount := range []string{"1", "2"} {
-		_, err := db.New(pool).Enqueue(ctx, db.EnqueueParams{RequestType: "update", EntityID: "account 2", Payload: []byte(amount), QueueID: "bookings"})
+		_, err := db.New(pool).Enqueue(ctx, db.EnqueueParams{RequestType: db.RequestUpdate, EntityID: "account 2", Payload: []byte(amount), QueueID: "bookings"})
 		if err != nil {
 			fmt.Println(err)
 			return

@@ -34,7 +34,7 @@ func ExampleWorkTasks() {
 
 // Tasks that are sent on together.
 func ExampleWorkTaskBatches() {
-	if _, err := db.New(pool).CreateTasks(ctx, db.CreateTasksParams{Ids: []string{"anna", "bert"}, QueueID: "mail"}); err != nil {
+	if _, err := db.New(pool).CreateTasks(ctx, db.CreateTasksParams{IDs: []string{"anna", "bert"}, QueueID: "mail"}); err != nil {
 		fmt.Println(err)
 		return
 	}

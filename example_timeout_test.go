@@ -10,7 +10,7 @@ import (
 
 // A report is sent at most once in 20 hours, whoever asks.
 func ExampleNewIntervalTimeout() {
-	_, err := db.New(pool).CreateTimeout(ctx, db.CreateTimeoutParams{TaskID: "daily report", Timeout: 20 * time.Hour})
+	_, err := db.New(pool).CreateTimeout(ctx, "daily report", 20*time.Hour)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/internal/calls"
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
@@ -39,7 +40,7 @@ type Lease struct {
 // for a transaction that is ending this lease. It returns an error that is ErrLeaseLost (SQLSTATE
 // LK001) when the lease is lost. Then tx has failed, and can only be rolled back.
 func (l Lease) Assert(ctx context.Context, tx pgx.Tx) error {
-	err := db.New(tx).AssertLease(ctx, db.AssertLeaseParams{Name: l.Name, Token: l.Token})
+	err := db.New(tx).AssertLease(ctx, l.Name, l.Token)
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "LK001" {
 		return fmt.Errorf("locks: assert lease %.60q: %w: %w", l.Name, ErrLeaseLost, err)
@@ -206,18 +207,20 @@ type heldLease struct {
 
 // ask makes a call that may grant the lease. Its time counts from when there is a connection for
 // it.
-func (h *heldLease) ask(ctx context.Context, call func(*db.Queries) error) error {
+func (h *heldLease) ask(ctx context.Context, call func(db.DBTX) error) error {
 	return retry(ctx, func() error {
-		return wake.Call(ctx, h.pool, func(q *db.Queries) error {
+		return wake.Call(ctx, h.pool, func(conn db.DBTX) error {
 			h.deadline = heldUntil(time.Now(), h.ttl)
-			return unanswered(call(q))
+			return unanswered(call(conn))
 		})
 	})
 }
 
 func (h *heldLease) acquire(ctx context.Context) error {
-	err := h.ask(ctx, func(q *db.Queries) error {
-		row, err := q.AcquireLease(ctx, db.AcquireLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
+	err := h.ask(ctx, func(conn db.DBTX) error {
+		row, err := db.New(conn).AcquireLease(ctx, db.AcquireLeaseParams{
+			Name: h.lease.Name, Owner: h.lease.Owner, TTL: h.ttl, Permits: h.permits,
+		})
 		h.lease.Token = row.Token
 		return err
 	})
@@ -291,11 +294,13 @@ func (h *heldLease) await(ctx context.Context) error {
 	}
 }
 
-func (h *heldLease) asWaiter(ctx context.Context) (answer db.LeaseHolder, err error) {
+func (h *heldLease) asWaiter(ctx context.Context) (answer calls.LeaseHolder, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.CallTimeout)
 	defer cancel()
-	err = h.ask(ctx, func(q *db.Queries) (err error) {
-		answer, err = q.AwaitLease(ctx, db.AwaitLeaseParams{Name: h.lease.Name, Owner: h.lease.Owner, Ttl: h.ttl, Permits: h.permits})
+	err = h.ask(ctx, func(conn db.DBTX) (err error) {
+		answer, err = calls.New(conn).AwaitLease(ctx, calls.AwaitLeaseParams{
+			Name: h.lease.Name, Owner: h.lease.Owner, TTL: h.ttl, Permits: h.permits,
+		})
 		return err
 	})
 	return answer, err
@@ -303,8 +308,10 @@ func (h *heldLease) asWaiter(ctx context.Context) (answer db.LeaseHolder, err er
 
 func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) error) (err error) {
 	leased, stop := startHeartbeat(ctx, h.deadline, h.ttl, ErrLeaseLost, func(ctx context.Context) (renewed bool, err error) {
-		err = h.own.Call(ctx, func(q *db.Queries) (err error) {
-			renewed, err = q.RenewLease(ctx, db.RenewLeaseParams{Name: h.lease.Name, Token: h.lease.Token, Ttl: h.ttl})
+		err = h.own.Call(ctx, func(conn db.DBTX) (err error) {
+			renewed, err = db.New(conn).RenewLease(ctx, db.RenewLeaseParams{
+				Name: h.lease.Name, Token: h.lease.Token, TTL: h.ttl,
+			})
 			return err
 		})
 		return renewed, err
@@ -331,8 +338,8 @@ func (h *heldLease) release(ctx context.Context) bool {
 	defer cancel()
 	released := false
 	err := retry(ctx, func() error {
-		return h.own.Call(ctx, func(q *db.Queries) (err error) {
-			released, err = q.ReleaseLease(ctx, db.ReleaseLeaseParams{Name: h.lease.Name, Token: h.lease.Token})
+		return h.own.Call(ctx, func(conn db.DBTX) (err error) {
+			released, err = db.New(conn).ReleaseLease(ctx, h.lease.Name, h.lease.Token)
 			return err
 		})
 	})

@@ -22,7 +22,7 @@ var _ Mutex = DurableMutex{}
 // A DurableMutex is the Mutex of one owner in the database.
 type DurableMutex struct {
 	conn  db.DBTX
-	owner *string
+	owner string
 }
 
 // NewDurableMutex returns the DurableMutex of owner, a text of 1 to 1024 bytes. With "" it belongs to
@@ -33,11 +33,7 @@ type DurableMutex struct {
 // back, it never happened, and repeating is up to the caller. On a *pgx.Conn it belongs to the
 // transaction that is open there, or is one of its own, and is not repeated.
 func NewDurableMutex(conn db.DBTX, owner string) DurableMutex {
-	m := DurableMutex{conn: conn}
-	if owner != "" {
-		m.owner = &owner
-	}
-	return m
+	return DurableMutex{conn, owner}
 }
 
 // Acquire returns true when this call acquired the mutex of taskID, and false when it is acquired.
@@ -53,7 +49,7 @@ func NewDurableMutex(conn db.DBTX, owner string) DurableMutex {
 // read-only transaction. 40001 and 40P01 are to be retried.
 func (m DurableMutex) Acquire(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, m.conn, "acquire mutex", taskID, func(q *db.Queries) (bool, error) {
-		return q.AcquireMutex(ctx, db.AcquireMutexParams{TaskID: taskID, Owner: m.owner})
+		return q.AcquireMutex(ctx, taskID, m.owner)
 	})
 }
 
@@ -65,7 +61,7 @@ func (m DurableMutex) Acquire(ctx context.Context, taskID string) (bool, error) 
 // it is free when that commits. Errors are those of Acquire.
 func (m DurableMutex) Release(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, m.conn, "release mutex", taskID, func(q *db.Queries) (bool, error) {
-		return q.ReleaseMutex(ctx, db.ReleaseMutexParams{TaskID: taskID, Owner: m.owner})
+		return q.ReleaseMutex(ctx, taskID, m.owner)
 	})
 }
 

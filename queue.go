@@ -60,15 +60,9 @@ func (q Queue[T]) Create(ctx context.Context, conn db.DBTX, id string, payload T
 	if err != nil {
 		return false, fmt.Errorf("locks: create task %.60q: %w", id, err)
 	}
-	params := db.CreateTaskParams{ID: id, QueueID: q.Name, Payload: text, Delay: o.Delay}
-	if !o.At.IsZero() {
-		params.AvailableAt = &o.At
-	}
-	if tries := clamp(cmp.Or(o.Tries, q.Tries)); tries != 0 {
-		params.RetriesLeft = &tries
-	}
-	if timeout := cmp.Or(o.Timeout, q.Timeout); timeout != 0 {
-		params.Timeout = &timeout
+	params := db.CreateTaskParams{
+		ID: id, QueueID: q.Name, Payload: text, Delay: o.Delay, AvailableAt: o.At,
+		RetriesLeft: clamp(cmp.Or(o.Tries, q.Tries)), Timeout: cmp.Or(o.Timeout, q.Timeout),
 	}
 	return ask(ctx, conn, "create task", id, func(q *db.Queries) (bool, error) { return q.CreateTask(ctx, params) })
 }
@@ -135,16 +129,16 @@ type Request[T any] struct {
 // Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: 23505 is an entity that
 // has been created, or is asked to be; 22023 is an id that is empty or longer than 1024 bytes.
 func (e Entities[T]) Create(ctx context.Context, conn db.DBTX, entityID string, payload T) (requestID int64, err error) {
-	return e.enqueue(ctx, conn, "create", entityID, payload)
+	return e.enqueue(ctx, conn, db.RequestCreate, entityID, payload)
 }
 
 // Update requests an update of an entity, after all its requests before. Everything else is as with
 // Create.
 func (e Entities[T]) Update(ctx context.Context, conn db.DBTX, entityID string, payload T) (requestID int64, err error) {
-	return e.enqueue(ctx, conn, "update", entityID, payload)
+	return e.enqueue(ctx, conn, db.RequestUpdate, entityID, payload)
 }
 
-func (e Entities[T]) enqueue(ctx context.Context, conn db.DBTX, what, entityID string, payload T) (id int64, err error) {
+func (e Entities[T]) enqueue(ctx context.Context, conn db.DBTX, what db.RequestType, entityID string, payload T) (id int64, err error) {
 	text, err := json.Marshal(payload)
 	if err == nil {
 		err = call(ctx, conn, func(q *db.Queries) (err error) {

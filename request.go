@@ -464,17 +464,17 @@ func (w *requestWorker) settle(c *requestCapture, o *outcome) error {
 }
 
 // backNames are those of lock.settle_request for what is put back.
-var backNames = map[verdict]string{workRetry: "retry", workSnoozed: "new"}
+var backNames = map[verdict]db.RequestStatus{workRetry: db.RequestRetry, workSnoozed: db.RequestNew}
 
 func (w *requestWorker) trySettle(c *requestCapture, o *outcome) error {
 	calling, cancel := w.end.call(w.CallTimeout)
 	defer cancel()
 	expects := int64(len(c.batch))
-	params := db.SettleRequestParams{ProcessID: c.process, Status: "complete", Expects: &expects}
+	params := db.SettleRequestParams{ProcessID: c.process, Expects: &expects}
 	if o.verdict != workDone {
-		params.Status, params.Message = "error", &o.text
-		if o.verdict == workSnoozed {
-			params.Message = nil
+		params.Status = db.RequestError
+		if o.verdict != workSnoozed {
+			params.Message = o.text
 		}
 		if _, err := c.tx.Exec(calling, "rollback to savepoint locks_handler"); err != nil {
 			return err

@@ -66,12 +66,12 @@ func whole(conn db.DBTX) bool {
 
 // call makes a call on any handle. On a pool it makes it again when the database asks for that.
 func call(ctx context.Context, conn db.DBTX, once func(*db.Queries) error) error {
-	committing := func(q *db.Queries) error { return unanswered(once(q)) }
+	committing := func(conn db.DBTX) error { return unanswered(once(db.New(conn))) }
 	switch pool, pooled := conn.(*pgxpool.Pool); {
 	case pooled:
 		return retry(ctx, func() error { return wake.Call(ctx, pool, committing) })
 	case whole(conn):
-		return committing(db.New(conn))
+		return committing(conn)
 	}
 	return once(db.New(conn))
 }

@@ -90,7 +90,7 @@ func (m TaskQueue) Settle(ctx context.Context, task db.Task, status db.TaskStatu
 // limit.
 func (m TaskQueue) Capture(ctx context.Context, limit int) (tasks []db.Task, err error) {
 	err = call(ctx, m.handle, func(q *db.Queries) (err error) {
-		tasks, err = q.Capture(ctx, db.CaptureParams{Max: clamp(limit), QueueID: m.queueID, Statuses: texts(capturable)})
+		tasks, err = q.Capture(ctx, db.CaptureParams{Max: clamp(limit), QueueID: m.queueID})
 		return err
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/internal/calls"
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
@@ -102,8 +103,8 @@ var resultNames = map[verdict]string{workDone: "done", workFailed: "retry", work
 
 // settle settles finished, the first of those that are, and captures at most so many.
 func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures int, since *time.Time) ([]db.Task, error) {
-	params := db.SettleAndCaptureParams{
-		Ids: []string{}, Attempts: []int64{}, Results: []string{}, Reports: true,
+	params := calls.SettleAndCaptureParams{
+		IDs: []string{}, Attempts: []int64{}, Results: []string{}, Reports: true,
 		Max: clamp(captures), QueueID: w.queueID, Statuses: texts(w.Statuses), Owner: &w.Owner, Since: since,
 		Shortest: w.ShortestPause, Longest: w.LongestPause, MaxTries: clamp(w.MaxTries),
 	}
@@ -116,25 +117,29 @@ func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures
 		if f.task.Attempt < newest[f.task.ID] { // It is stale.
 			continue
 		}
-		params.Ids, params.Attempts = append(params.Ids, f.task.ID), append(params.Attempts, f.task.Attempt)
+		params.IDs, params.Attempts = append(params.IDs, f.task.ID), append(params.Attempts, f.task.Attempt)
 		params.Results = append(params.Results, resultNames[f.verdict])
 		if failed {
 			params.Delays, params.Messages = append(params.Delays, f.delay), append(params.Messages, f.text)
 		}
 	}
-	var answer []db.Task
-	err := wake.Call(ctx, w.pool, func(q *db.Queries) (err error) {
-		answer, err = q.SettleAndCapture(ctx, params)
+	var rows []calls.Task
+	err := wake.Call(ctx, w.pool, func(conn db.DBTX) (err error) {
+		rows, err = calls.New(conn).SettleAndCapture(ctx, params)
 		if unspeakable(err) {
 			for n, text := range params.Messages {
 				params.Messages[n] = spelled(text)
 			}
-			answer, err = q.SettleAndCapture(ctx, params)
+			rows, err = calls.New(conn).SettleAndCapture(ctx, params)
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
+	}
+	answer := make([]db.Task, len(rows))
+	for n, row := range rows {
+		answer[n] = db.Task(row)
 	}
 	// What became of tasks comes first, and what is captured has a newer attempt.
 	reports, settled := map[string]db.Task{}, time.Now()

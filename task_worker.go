@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/internal/calls"
 	"github.com/seed4787c507/locks/internal/wake"
 )
 
@@ -275,8 +276,8 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 	return w.due.next(&w.horizon, func() (due []time.Duration, err error) {
 		calling, cancel := context.WithTimeout(ctx, w.CallTimeout)
 		defer cancel()
-		err = wake.Call(calling, w.pool, func(q *db.Queries) (err error) {
-			due, err = q.NextTaskIn(calling, db.NextTaskInParams{QueueID: w.queueID, Statuses: texts(w.Statuses)})
+		err = wake.Call(calling, w.pool, func(conn db.DBTX) (err error) {
+			due, err = calls.New(conn).NextTaskIn(calling, calls.NextTaskInParams{QueueID: w.queueID, Statuses: texts(w.Statuses)})
 			return err
 		})
 		return due, err
@@ -304,25 +305,25 @@ func (w *taskWorker) start(tasks []db.Task, asked time.Time) {
 // hold is the handlers' context. It ends before one of the tasks can be another's, and extends them
 // when that is wished for. release says whether it has ended so.
 func (w *taskWorker) hold(tasks []db.Task, asked time.Time) (held context.Context, release func() (lost bool)) {
-	params := db.ExtendTasksParams{QueueID: w.queueID}
+	params := calls.ExtendTasksParams{QueueID: w.queueID}
 	for _, task := range tasks {
 		if task.Timeout == nil {
 			continue
 		}
-		params.Ids, params.Attempts = append(params.Ids, task.ID), append(params.Attempts, task.Attempt)
-		if len(params.Ids) == 1 || *task.Timeout < params.Timeout {
+		params.IDs, params.Attempts = append(params.IDs, task.ID), append(params.Attempts, task.Attempt)
+		if len(params.IDs) == 1 || *task.Timeout < params.Timeout {
 			params.Timeout = *task.Timeout
 		}
 	}
-	if len(params.Ids) == 0 {
+	if len(params.IDs) == 0 {
 		return w.end.handlers, func() bool { return false }
 	}
 	var extend func(ctx context.Context) (bool, error)
 	if !w.NoExtend {
 		extend = func(ctx context.Context) (all bool, err error) {
-			err = w.own.Call(ctx, func(q *db.Queries) error {
-				extended, err := q.ExtendTasks(ctx, params)
-				all = len(extended) == len(params.Ids)
+			err = w.own.Call(ctx, func(conn db.DBTX) error {
+				extended, err := calls.New(conn).ExtendTasks(ctx, params)
+				all = len(extended) == len(params.IDs)
 				return err
 			})
 			return all, err

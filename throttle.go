@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -45,9 +46,10 @@ func (t Throttle) Acquire(ctx context.Context, resourceID string) (bool, error) 
 	return ask(ctx, t.conn, "acquire throttle", resourceID, func(q *db.Queries) (bool, error) {
 		if t.interval != 0 || t.permits != 0 {
 			return q.LockThrottledResourceEvery(ctx, db.LockThrottledResourceEveryParams{
-				ResourceID: resourceID, Details: t.details, ThrottleInterval: t.interval, Permits: t.permits,
+				ResourceID: resourceID, Details: t.details, ThrottleInterval: t.interval,
+				Permits: cmp.Or(t.permits, -1), // 0 would be the default
 			})
 		}
-		return q.LockThrottledResource(ctx, db.LockThrottledResourceParams{ResourceID: resourceID, Details: t.details})
+		return q.LockThrottledResource(ctx, resourceID, t.details)
 	})
 }

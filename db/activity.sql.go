@@ -32,7 +32,7 @@ func (q *Queries) Activity(ctx context.Context) ([]Activity, error) {
 			&i.Mode,
 			&i.Granted,
 			&i.Owner,
-			&i.Pid,
+			&i.PID,
 			&i.Since,
 			&i.Until,
 			&i.BlockedBy,
@@ -52,8 +52,9 @@ const blocked = `-- name: Blocked :many
 select kind, key, name, mode, pid, owner, application, since, query, blocked_by, held_by, root_pid, root_owner, root_application, root_state, root_since, root_query from lock.blocked order by since, pid
 `
 
-// Blocked lists every session that waits for a key, or for a row of another kind, with who holds it and the session at the root of
-// the chain. For operators: it asks the lock manager once for each waiting session.
+// Blocked lists every session that waits for a key, or for a row of another kind, with who holds it
+// and the session at the root of the chain. For operators: it asks the lock manager once for each
+// waiting session.
 func (q *Queries) Blocked(ctx context.Context) ([]Blocked, error) {
 	rows, err := q.db.Query(ctx, blocked)
 	if err != nil {
@@ -68,14 +69,14 @@ func (q *Queries) Blocked(ctx context.Context) ([]Blocked, error) {
 			&i.Key,
 			&i.Name,
 			&i.Mode,
-			&i.Pid,
+			&i.PID,
 			&i.Owner,
 			&i.Application,
 			&i.Since,
 			&i.Query,
 			&i.BlockedBy,
 			&i.HeldBy,
-			&i.RootPid,
+			&i.RootPID,
 			&i.RootOwner,
 			&i.RootApplication,
 			&i.RootState,
@@ -96,8 +97,9 @@ const check = `-- name: Check :many
 select severity, subject, finding, remedy from lock.check()
 `
 
-// Check says what is wrong with this server for the locks of this schema, one Finding each; none: nothing. It reads the settings as this
-// connection has them, so ask through the pool that will work.
+// Check says what is wrong with this server for the locks of this schema, one Finding each; none:
+// nothing. It reads the settings as this connection has them, so ask through the pool that will
+// work.
 func (q *Queries) Check(ctx context.Context) ([]Finding, error) {
 	rows, err := q.db.Query(ctx, check)
 	if err != nil {
@@ -124,18 +126,17 @@ func (q *Queries) Check(ctx context.Context) ([]Finding, error) {
 }
 
 const clean = `-- name: Clean :many
-select kind, removed from lock.clean(older_than => $1::interval, max => $2::integer)
+select kind, removed from lock.clean(
+    older_than => coalesce(nullif($1::interval, '0'), '30 days'),
+    max => coalesce(nullif($2::integer, 0), 10000)
+)
 `
 
-type CleanParams struct {
-	OlderThan time.Duration
-	Max       int32
-}
-
-// Clean deletes what no kind needs any more: at most Max of each kind, of what ended or was unused for longer than OlderThan. It
-// returns how many there were of each. Call it until every kind says less than Max. Dead letters, timeouts and throttled resources stay.
-func (q *Queries) Clean(ctx context.Context, arg CleanParams) ([]Cleaned, error) {
-	rows, err := q.db.Query(ctx, clean, arg.OlderThan, arg.Max)
+// Clean deletes what no kind needs any more: at most max of each kind (0: 10000), of what ended or
+// was unused for longer than olderThan (0: 30 days). It returns how many there were of each. Call
+// it until every kind says less than max. Dead letters, timeouts and throttled resources stay.
+func (q *Queries) Clean(ctx context.Context, olderThan time.Duration, max int32) ([]Cleaned, error) {
+	rows, err := q.db.Query(ctx, clean, olderThan, max)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +209,8 @@ const queueDepth = `-- name: QueueDepth :many
 select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless from lock.queue_depth order by kind, queue_id
 `
 
-// QueueDepth counts what is waiting to be done, a row per kind and queue. For dashboards: it counts row by row.
+// QueueDepth counts what is waiting to be done, a row per kind and queue. For dashboards: it counts
+// row by row.
 func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 	rows, err := q.db.Query(ctx, queueDepth)
 	if err != nil {
@@ -242,10 +244,11 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 }
 
 const queueSizes = `-- name: QueueSizes :many
-select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless from lock.queue_sizes($1::integer) order by kind, queue_id
+select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless from lock.queue_sizes(coalesce(nullif($1::integer, 0), 1000)) order by kind, queue_id
 `
 
-// QueueSizes is QueueDepth at a bounded cost: each count ends at Max, and so does the number of queues of each kind. For monitors.
+// QueueSizes is QueueDepth at a bounded cost: each count ends at max (0: 1000), and so does the
+// number of queues of each kind. For monitors.
 func (q *Queries) QueueSizes(ctx context.Context, max int32) ([]QueueSize, error) {
 	rows, err := q.db.Query(ctx, queueSizes, max)
 	if err != nil {
@@ -282,8 +285,8 @@ const who = `-- name: Who :many
 select key, name, mode, granted, pid, owner, application, since, blocked_by, state, transaction_since, query, hint from lock.who(key => $1::bigint)
 `
 
-// Who lists the sessions that hold a key or wait for it, holders first; a row with a Hint and no session says that the name which
-// looks like the number is in use.
+// Who lists the sessions that hold a key or wait for it, holders first; a row with a Hint and no
+// session says that the name which looks like the number is in use.
 func (q *Queries) Who(ctx context.Context, key int64) ([]KeySession, error) {
 	rows, err := q.db.Query(ctx, who, key)
 	if err != nil {
@@ -298,7 +301,7 @@ func (q *Queries) Who(ctx context.Context, key int64) ([]KeySession, error) {
 			&i.Name,
 			&i.Mode,
 			&i.Granted,
-			&i.Pid,
+			&i.PID,
 			&i.Owner,
 			&i.Application,
 			&i.Since,
@@ -322,7 +325,8 @@ const whoName = `-- name: WhoName :many
 select key, name, mode, granted, pid, owner, application, since, blocked_by, state, transaction_since, query, hint from lock.who(name => $1::text)
 `
 
-// WhoName is Who for a name; its hint is about the number that looks like the name. 22023 when the name is empty or too long.
+// WhoName is Who for a name; its hint is about the number that looks like the name. 22023 when the
+// name is empty or too long.
 func (q *Queries) WhoName(ctx context.Context, name string) ([]KeySession, error) {
 	rows, err := q.db.Query(ctx, whoName, name)
 	if err != nil {
@@ -337,7 +341,7 @@ func (q *Queries) WhoName(ctx context.Context, name string) ([]KeySession, error
 			&i.Name,
 			&i.Mode,
 			&i.Granted,
-			&i.Pid,
+			&i.PID,
 			&i.Owner,
 			&i.Application,
 			&i.Since,

@@ -10,7 +10,10 @@ import (
 )
 
 const trackChanges = `-- name: TrackChanges :exec
-select lock.track_changes(target => $1::text::regclass, entity_column => $2::text::name, queue_id => coalesce(nullif($3::text, ''), 'changes'))
+select lock.track_changes(
+    target => $1::text::regclass, entity_column => $2::text::name,
+    queue_id => coalesce(nullif($3::text, ''), 'changes')
+)
 `
 
 type TrackChangesParams struct {
@@ -19,8 +22,9 @@ type TrackChangesParams struct {
 	QueueID      string
 }
 
-// TrackChanges records every change of a table from now on as an update request of the entity that a column names. Target is
-// the table's name as SQL writes it. Run it as the table's owner.
+// TrackChanges records every change of a table from now on as an update request of the entity that
+// a column names, in a queue ("": changes). Target is the table's name as SQL writes it. Run it as
+// the table's owner.
 func (q *Queries) TrackChanges(ctx context.Context, arg TrackChangesParams) error {
 	_, err := q.db.Exec(ctx, trackChanges, arg.Target, arg.EntityColumn, arg.QueueID)
 	return err

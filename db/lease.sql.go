@@ -12,23 +12,27 @@ import (
 )
 
 const acquireLease = `-- name: AcquireLease :one
-select name, token, owner, acquired_at, renewed_at, expires_at, awaited from lock.acquire_lease(name => $1::text, owner => $2::text, ttl => $3::interval, permits => $4::integer)
+select name, token, owner, acquired_at, renewed_at, expires_at, awaited from lock.acquire_lease(
+    name => $1::text, owner => $2::text, ttl => $3::interval,
+    permits => coalesce(nullif($4::integer, 0), 1)
+)
 `
 
 type AcquireLeaseParams struct {
 	Name    string
 	Owner   string
-	Ttl     time.Duration
+	TTL     time.Duration
 	Permits int32
 }
 
-// AcquireLease grants a lease on a name for ttl; pgx.ErrNoRows when all permits are taken, which writes nothing. The token is
-// greater than that of every earlier lease on the name. Errors keep their SQLSTATE (*pgconn.PgError): 22004, 22023, 40001.
+// AcquireLease grants a lease on a name for ttl; pgx.ErrNoRows when all permits (0: 1) are taken,
+// which writes nothing. The token is greater than that of every earlier lease on the name. Errors
+// keep their SQLSTATE (*pgconn.PgError): 22004, 22023, 40001.
 func (q *Queries) AcquireLease(ctx context.Context, arg AcquireLeaseParams) (Lease, error) {
 	row := q.db.QueryRow(ctx, acquireLease,
 		arg.Name,
 		arg.Owner,
-		arg.Ttl,
+		arg.TTL,
 		arg.Permits,
 	)
 	var i Lease
@@ -48,71 +52,30 @@ const assertLease = `-- name: AssertLease :exec
 select lock.assert_lease(name => $1::text, token => $2::bigint)
 `
 
-type AssertLeaseParams struct {
-	Name  string
-	Token int64
-}
-
-// AssertLease fails with LK001 when the lease is lost, and otherwise keeps everybody from getting its permit until the
-// transaction ends. Call it on the pgx.Tx that writes what the lease protects.
-func (q *Queries) AssertLease(ctx context.Context, arg AssertLeaseParams) error {
-	_, err := q.db.Exec(ctx, assertLease, arg.Name, arg.Token)
+// AssertLease fails with LK001 when the lease is lost, and otherwise keeps everybody from getting
+// its permit until the transaction ends. Call it on the pgx.Tx that writes what the lease protects.
+func (q *Queries) AssertLease(ctx context.Context, name string, token int64) error {
+	_, err := q.db.Exec(ctx, assertLease, name, token)
 	return err
 }
 
-const awaitLease = `-- name: AwaitLease :one
-select name, token, owner, acquired_at, renewed_at, expires_at, expires_in from lock.await_lease(name => $1::text, owner => $2::text, ttl => $3::interval, permits => $4::integer)
-`
-
-type AwaitLeaseParams struct {
-	Name    string
-	Owner   string
-	Ttl     time.Duration
-	Permits int32
-}
-
-// AwaitLease is AcquireLease, or an answer with token 0 that says how long to sleep (ExpiresIn) before the next call, unless
-// channel lock_lease notifies the name before. Call it outside a transaction.
-func (q *Queries) AwaitLease(ctx context.Context, arg AwaitLeaseParams) (LeaseHolder, error) {
-	row := q.db.QueryRow(ctx, awaitLease,
-		arg.Name,
-		arg.Owner,
-		arg.Ttl,
-		arg.Permits,
-	)
-	var i LeaseHolder
-	err := row.Scan(
-		&i.Name,
-		&i.Token,
-		&i.Owner,
-		&i.AcquiredAt,
-		&i.RenewedAt,
-		&i.ExpiresAt,
-		&i.ExpiresIn,
-	)
-	return i, err
-}
-
 const dropUnusedLeases = `-- name: DropUnusedLeases :one
-select lock.drop_unused_leases(unused_for => $1::interval, max => $2::integer) as dropped
+select lock.drop_unused_leases(unused_for => $1::interval, max => coalesce(nullif($2::integer, 0), 10000)) as dropped
 `
 
-type DropUnusedLeasesParams struct {
-	UnusedFor time.Duration
-	Max       int32
-}
-
-// DropUnusedLeases forgets at most max names on which no lease was granted for unused_for, and returns how many; call it
-// again until it returns 0. For operators.
-func (q *Queries) DropUnusedLeases(ctx context.Context, arg DropUnusedLeasesParams) (int64, error) {
-	row := q.db.QueryRow(ctx, dropUnusedLeases, arg.UnusedFor, arg.Max)
+// DropUnusedLeases forgets at most max names (0: 10000) on which no lease was granted for
+// unusedFor, and returns how many; call it again until it returns 0. For operators.
+func (q *Queries) DropUnusedLeases(ctx context.Context, unusedFor time.Duration, max int32) (int64, error) {
+	row := q.db.QueryRow(ctx, dropUnusedLeases, unusedFor, max)
 	var dropped int64
 	err := row.Scan(&dropped)
 	return dropped, err
 }
 
 const forceReleaseLease = `-- name: ForceReleaseLease :one
-select lock.force_release_lease(name => $1::text, token => $2::bigint, reason => $3::text) as released
+select lock.force_release_lease(
+    name => $1::text, token => $2::bigint, reason => $3::text
+) as released
 `
 
 type ForceReleaseLeaseParams struct {
@@ -121,8 +84,8 @@ type ForceReleaseLeaseParams struct {
 	Reason string
 }
 
-// ForceReleaseLease takes a live lease from its holder, and records the operator and the reason in lock.forced_release;
-// false when there is none. For operators.
+// ForceReleaseLease takes a live lease from its holder, and records the operator and the reason in
+// lock.forced_release; false when there is none. For operators.
 func (q *Queries) ForceReleaseLease(ctx context.Context, arg ForceReleaseLeaseParams) (bool, error) {
 	row := q.db.QueryRow(ctx, forceReleaseLease, arg.Name, arg.Token, arg.Reason)
 	var released bool
@@ -167,32 +130,29 @@ const releaseLease = `-- name: ReleaseLease :one
 select lock.release_lease(name => $1::text, token => $2::bigint) as released
 `
 
-type ReleaseLeaseParams struct {
-	Name  string
-	Token int64
-}
-
 // ReleaseLease gives a lease back; false when it was lost before.
-func (q *Queries) ReleaseLease(ctx context.Context, arg ReleaseLeaseParams) (bool, error) {
-	row := q.db.QueryRow(ctx, releaseLease, arg.Name, arg.Token)
+func (q *Queries) ReleaseLease(ctx context.Context, name string, token int64) (bool, error) {
+	row := q.db.QueryRow(ctx, releaseLease, name, token)
 	var released bool
 	err := row.Scan(&released)
 	return released, err
 }
 
 const renewLease = `-- name: RenewLease :one
-select lock.renew_lease(name => $1::text, token => $2::bigint, ttl => $3::interval) as renewed
+select lock.renew_lease(
+    name => $1::text, token => $2::bigint, ttl => $3::interval
+) as renewed
 `
 
 type RenewLeaseParams struct {
 	Name  string
 	Token int64
-	Ttl   time.Duration
+	TTL   time.Duration
 }
 
 // RenewLease lets a lease end ttl from now; false when it is lost, which no renewal undoes.
 func (q *Queries) RenewLease(ctx context.Context, arg RenewLeaseParams) (bool, error) {
-	row := q.db.QueryRow(ctx, renewLease, arg.Name, arg.Token, arg.Ttl)
+	row := q.db.QueryRow(ctx, renewLease, arg.Name, arg.Token, arg.TTL)
 	var renewed bool
 	err := row.Scan(&renewed)
 	return renewed, err

@@ -5,58 +5,11 @@
 package db
 
 import (
-	"database/sql/driver"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
-
-// new: never captured, or given back. in_progress: a capture has it. done and failed: settled.
-type TaskStatus string
-
-const (
-	TaskNew        TaskStatus = "new"
-	TaskInProgress TaskStatus = "in_progress"
-	TaskDone       TaskStatus = "done"
-	TaskFailed     TaskStatus = "failed"
-)
-
-func (e *TaskStatus) Scan(src interface{}) error {
-	switch s := src.(type) {
-	case []byte:
-		*e = TaskStatus(s)
-	case string:
-		*e = TaskStatus(s)
-	default:
-		return fmt.Errorf("unsupported scan type for TaskStatus: %T", src)
-	}
-	return nil
-}
-
-type NullTaskStatus struct {
-	TaskStatus TaskStatus
-	Valid      bool // Valid is true if TaskStatus is not NULL
-}
-
-// Scan implements the Scanner interface.
-func (ns *NullTaskStatus) Scan(value interface{}) error {
-	if value == nil {
-		ns.TaskStatus, ns.Valid = "", false
-		return nil
-	}
-	ns.Valid = true
-	return ns.TaskStatus.Scan(value)
-}
-
-// Value implements the driver Valuer interface.
-func (ns NullTaskStatus) Value() (driver.Value, error) {
-	if !ns.Valid {
-		return nil, nil
-	}
-	return string(ns.TaskStatus), nil
-}
 
 // Every grant that is held now, and every session that waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until released), blocked_by (the sessions that a waiter waits for), details. A grant that an open transaction has just acquired or released shows as it was before. Keys show as they are now. A key shows by its name while a session waits for it by name, and else by its number. A program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. It reads whole tables: it is for operators, not for programs.
 type Activity struct {
@@ -66,7 +19,7 @@ type Activity struct {
 	Mode      string
 	Granted   bool
 	Owner     *string
-	Pid       *int32
+	PID       *int32
 	Since     *time.Time
 	Until     *time.Time
 	BlockedBy []int32
@@ -79,14 +32,14 @@ type Blocked struct {
 	Key             *int64
 	Name            *string
 	Mode            string
-	Pid             int32
+	PID             int32
 	Owner           *string
 	Application     *string
 	Since           *time.Time
 	Query           *string
 	BlockedBy       []int32
 	HeldBy          []int32
-	RootPid         *int32
+	RootPID         *int32
 	RootOwner       *string
 	RootApplication *string
 	RootState       *string
@@ -122,47 +75,13 @@ type Finding struct {
 	Remedy   string
 }
 
-// Every lock that an operator took from its holder, and what operators did from the console. Only its owner deletes from it, by hand.
-type ForcedRelease struct {
-	ReleaseID int64
-	// mutex, timeout, time_slot, throttle or lease. For what the console did besides: task or request; then id is the queue, or queue and id.
-	Kind   string
-	ID     string
-	Reason string
-	// The role that logged in (session_user).
-	ReleasedBy string
-	ReleasedAt time.Time
-	// The row as it was: the holder, since when, until when. From the console: also what was done, as action.
-	Previous json.RawMessage
-}
-
-// Who was granted what, by lock.grant_to (application) and its like. It alone says so: rights that came another way are taken again. Its owner writes it through these functions.
-type GrantedRole struct {
-	Role  string
-	Level string
-}
-
-// Workers that listen and have nothing to do. Producers of their queues notify them. Worth nothing after a crash.
-type IdleWorker struct {
-	Channel string
-	QueueID string
-	Worker  string
-	// When the line stops counting. After that a worker that died costs producers no more notifications.
-	Until time.Time
-	Since *time.Time
-	// For lock.await_task and lock.await_request: the id of the transaction that made the line. since is the time when it did.
-	ListedBy *int64
-	// For lock.await_task and lock.await_request: transactions that may have missed the line have an id below this one. Null: the line was not yet seen committed.
-	Horizon *int64
-}
-
 // The row type of lock.who(). Always empty. key; name (by number where no name is known); mode (shared, exclusive, or unknown: a holder on the row engine); granted (false: waits); pid (0: a prepared transaction); owner (the role); application; since (granted: when the transaction began; else when the wait did); blocked_by (the sessions that a waiter waits for, those in front in the queue included); state, transaction_since and query of the session; hint (in a row of its own, whose mode, granted and pid are null: a key that looks alike is in use).
 type KeySession struct {
 	Key              int64
 	Name             string
 	Mode             *string
 	Granted          *bool
-	Pid              *int32
+	PID              *int32
 	Owner            *string
 	Application      *string
 	Since            *time.Time
@@ -188,12 +107,6 @@ type Lease struct {
 	Awaited bool
 }
 
-// One row: the greatest token of any name that was forgotten. New names start above it.
-type LeaseFloor struct {
-	OnlyRow bool
-	Token   int64
-}
-
 // The live leases: the holder of each permit of a name, and for how long if it is not renewed.
 type LeaseHolder struct {
 	Name       string
@@ -203,41 +116,6 @@ type LeaseHolder struct {
 	RenewedAt  time.Time
 	ExpiresAt  time.Time
 	ExpiresIn  time.Duration
-}
-
-// Every name that ever had a lease, until lock.drop_unused_leases forgets it, and the greatest token given on it. Its row is the gate of all callers that acquire the name.
-type LeaseName struct {
-	Name      string
-	Token     int64
-	GrantedAt time.Time
-}
-
-type LockedKey struct {
-	Key  int64
-	Name *string
-	Ts   time.Time
-}
-
-// The migrations that this schema has been through. The migrations themselves keep it, because a user may name goose's own table.
-type Migration struct {
-	Version   int64
-	AppliedAt time.Time
-}
-
-// Durable flags: acquired stays acquired until released, crash or not. lock.mutex_status is the view for everybody.
-type Mutex struct {
-	TaskID   string
-	Acquired bool
-	// What the holder passed as owner, or null.
-	Owner *string
-	// Since when it is acquired; null when it is not.
-	AcquiredAt *time.Time
-	// When it was last released, or made.
-	ReleasedAt time.Time
-	// lock.drop_unused_mutexes met it acquired, and will not look at it again before it is released.
-	SetAside bool
-	// The hour of released_at, in UTC.
-	UnusedSince pgtype.Timestamp
 }
 
 // The holder of each mutex, since when and for how long. released_at: when it was last released, or made.
@@ -265,21 +143,6 @@ type QueueDepth struct {
 	Endless      *int64
 }
 
-// Every pause of a queue (lock.pause_queue): the operators that paused and resumed it, when and why. Only its owner deletes from it, by hand.
-type QueuePause struct {
-	PauseID int64
-	// task or request.
-	Kind    string
-	QueueID string
-	// The role that logged in (session_user); so is resumed_by.
-	PausedBy  string
-	PausedAt  time.Time
-	Reason    string
-	ResumedBy *string
-	// Null: it is paused.
-	ResumedAt *time.Time
-}
-
 // The row type of lock.queue_sizes(), with the columns of lock.queue_depth. Always empty.
 type QueueSize struct {
 	Kind         string
@@ -301,8 +164,8 @@ type Request struct {
 	RequestID     int64
 	QueueID       string
 	EntityID      string
-	RequestType   string
-	RequestStatus string
+	RequestType   RequestType
+	RequestStatus RequestStatus
 	Payload       json.RawMessage
 	// The process_id of lock.capture_request that captured it last.
 	ProcessID pgtype.UUID
@@ -319,19 +182,6 @@ type Request struct {
 	SettledAt *time.Time
 	// Whether it ended in error. An index uses it in place of the status, so that a capture, which changes the status, changes no index.
 	Failed bool
-}
-
-// Internal: requests that are captured and not yet settled. A row lives inside one worker's transaction, and is never committed.
-type RequestBatch struct {
-	ProcessID  pgtype.UUID
-	QueueID    string
-	EntityID   string
-	RequestIds []int64
-}
-
-// Internal: always empty. A row of lock.request_batch refers to it at commit, and so cannot be committed.
-type SettledProcess struct {
-	ProcessID pgtype.UUID
 }
 
 // Named tasks that lock.capture hands out. Ids are unique within their queue.
@@ -361,38 +211,10 @@ type Task struct {
 	Message *string
 }
 
-// The permits of those throttled resources that have several: each is granted at most once per interval.
-type ThrottledPermit struct {
-	ResourceID string
-	Permit     int32
-	// As in lock.throttled_resource, read under the lock of the permit's own row.
-	ThrottleInterval pgtype.Interval
-	// When it was last granted, or a later time if that may stand for a grant that is forgotten; -infinity: never, or released by force.
-	LastLocked        pgtype.Timestamptz
-	LastLockerDetails string
-	// As in lock.throttled_resource.
-	PreviouslyLocked pgtype.Timestamptz
-}
-
-// Resources that are granted a number of times per interval. lock.throttled_resource_status is the view for everybody.
-type ThrottledResource struct {
-	ResourceID       string
-	ThrottleInterval pgtype.Interval
-	// When it was last granted; -infinity: never, released by force, or there are several permits: see lock.throttled_permit.
-	LastLocked pgtype.Timestamptz
-	// The caller that locked it last, and why; empty when last_locked is -infinity.
-	LastLockerDetails string
-	// The hour, in UTC, in which the last interval ends, or in which it was made.
-	UnusedSince pgtype.Timestamp
-	// The grant before the last, or a later time if that may stand for one that is forgotten. Permits that are added count from it.
-	PreviouslyLocked pgtype.Timestamptz
-	Permits          int32
-}
-
 // Why and until when each resource is throttled: the details of the last locker, the time of the next grant (after free_at) and the time until then (free_in). clock_was_set_back: its time lies in the future. permits_left: how many grants can be had now. next_permit_at: when there will be one more; null when all are left.
 type ThrottledResourceStatus struct {
 	ResourceID        string
-	ThrottleInterval  pgtype.Interval
+	ThrottleInterval  time.Duration
 	LastLocked        pgtype.Timestamptz
 	LastLockerDetails string
 	FreeAt            pgtype.Timestamptz
@@ -401,19 +223,7 @@ type ThrottledResourceStatus struct {
 	ClockWasSetBack   bool
 	Permits           int32
 	PermitsLeft       int32
-	NextPermitAt      pgtype.Timestamptz
-}
-
-// The newest slot of time that each task was granted. lock.time_slot_status is the view for everybody.
-type TimeSlot struct {
-	TaskID string
-	// The start of the newest slot granted; -infinity: forgotten by force.
-	SlotStart pgtype.Timestamptz
-	// How long that slot is. The next call may have another resolution.
-	Resolution time.Duration
-	GrantedAt  time.Time
-	// The hour, in UTC, in which the newest slot ends or in which it was granted, whichever is later.
-	UnusedSince pgtype.Timestamp
+	NextPermitAt      *time.Time
 }
 
 // The newest slot that each task was granted, and when. free_in: how long (100 years at most) until the slot of now is a newer one, at the same resolution.
@@ -425,20 +235,10 @@ type TimeSlotStatus struct {
 	FreeIn    time.Duration
 }
 
-// Locks that can be acquired again once their interval has passed. lock.timeout_status is the view for everybody.
-type Timeout struct {
-	TaskID string
-	// When it was last acquired; -infinity: never, or released by force.
-	Ts      pgtype.Timestamptz
-	Timeout pgtype.Interval
-	// The hour, in UTC, in which the last interval ends, or in which it was made.
-	UnusedSince pgtype.Timestamp
-}
-
 // Until when each timeout is locked: it can be acquired after free_at, in free_in. clock_was_set_back: its time lies in the future.
 type TimeoutStatus struct {
 	TaskID          string
-	Timeout         pgtype.Interval
+	Timeout         time.Duration
 	Ts              pgtype.Timestamptz
 	FreeAt          pgtype.Timestamptz
 	Locked          bool

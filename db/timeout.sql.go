@@ -15,8 +15,9 @@ const acquireTimeout = `-- name: AcquireTimeout :one
 select lock.acquire_timeout(task_id => $1::text) as acquired
 `
 
-// AcquireTimeout returns true when the interval of the last grant has passed, and starts the next. It waits only for a
-// transaction that has acquired it and not ended. Errors keep their SQLSTATE: 22004, 22023, P0002 never created, 25006, 40001.
+// AcquireTimeout returns true when the interval of the last grant has passed, and starts the next.
+// It waits only for a transaction that has acquired it and not ended. Errors keep their SQLSTATE:
+// 22004, 22023, P0002 never created, 25006, 40001.
 func (q *Queries) AcquireTimeout(ctx context.Context, taskID string) (bool, error) {
 	row := q.db.QueryRow(ctx, acquireTimeout, taskID)
 	var acquired bool
@@ -28,33 +29,24 @@ const createTimeout = `-- name: CreateTimeout :one
 select lock.create_timeout(task_id => $1::text, timeout => $2::interval) as created
 `
 
-type CreateTimeoutParams struct {
-	TaskID  string
-	Timeout time.Duration
-}
-
-// CreateTimeout makes a timeout that can be acquired at once; false when it exists, and then it has the new interval. For
-// intervals of months or years call lock.create_timeout in SQL: a Go duration has a fixed length.
-func (q *Queries) CreateTimeout(ctx context.Context, arg CreateTimeoutParams) (bool, error) {
-	row := q.db.QueryRow(ctx, createTimeout, arg.TaskID, arg.Timeout)
+// CreateTimeout makes a timeout that can be acquired at once; false when it exists, and then it has
+// the new interval. For intervals of months or years call lock.create_timeout in SQL: a Go duration
+// has a fixed length.
+func (q *Queries) CreateTimeout(ctx context.Context, taskID string, timeout time.Duration) (bool, error) {
+	row := q.db.QueryRow(ctx, createTimeout, taskID, timeout)
 	var created bool
 	err := row.Scan(&created)
 	return created, err
 }
 
 const dropUnusedTimeouts = `-- name: DropUnusedTimeouts :one
-select lock.drop_unused_timeouts(unused_for => $1::interval, max => $2::integer) as dropped
+select lock.drop_unused_timeouts(unused_for => $1::interval, max => coalesce(nullif($2::integer, 0), 10000)) as dropped
 `
 
-type DropUnusedTimeoutsParams struct {
-	UnusedFor time.Duration
-	Max       int32
-}
-
-// DropUnusedTimeouts deletes at most max timeouts whose interval ended at least unused_for ago, and returns how many; call it
-// again until it returns 0. For operators.
-func (q *Queries) DropUnusedTimeouts(ctx context.Context, arg DropUnusedTimeoutsParams) (int64, error) {
-	row := q.db.QueryRow(ctx, dropUnusedTimeouts, arg.UnusedFor, arg.Max)
+// DropUnusedTimeouts deletes at most max timeouts (0: 10000) whose interval ended at least
+// unusedFor ago, and returns how many; call it again until it returns 0. For operators.
+func (q *Queries) DropUnusedTimeouts(ctx context.Context, unusedFor time.Duration, max int32) (int64, error) {
+	row := q.db.QueryRow(ctx, dropUnusedTimeouts, unusedFor, max)
 	var dropped int64
 	err := row.Scan(&dropped)
 	return dropped, err
@@ -64,15 +56,10 @@ const forceReleaseTimeout = `-- name: ForceReleaseTimeout :one
 select lock.force_release_timeout(task_id => $1::text, reason => $2::text) as released
 `
 
-type ForceReleaseTimeoutParams struct {
-	TaskID string
-	Reason string
-}
-
-// ForceReleaseTimeout lets a timeout be acquired at once, and records the operator and the reason in lock.forced_release;
-// false when its interval has passed anyway. For operators.
-func (q *Queries) ForceReleaseTimeout(ctx context.Context, arg ForceReleaseTimeoutParams) (bool, error) {
-	row := q.db.QueryRow(ctx, forceReleaseTimeout, arg.TaskID, arg.Reason)
+// ForceReleaseTimeout lets a timeout be acquired at once, and records the operator and the reason
+// in lock.forced_release; false when its interval has passed anyway. For operators.
+func (q *Queries) ForceReleaseTimeout(ctx context.Context, taskID string, reason string) (bool, error) {
+	row := q.db.QueryRow(ctx, forceReleaseTimeout, taskID, reason)
 	var released bool
 	err := row.Scan(&released)
 	return released, err
@@ -82,7 +69,8 @@ const getTimeoutStatus = `-- name: GetTimeoutStatus :one
 select task_id, timeout, ts, free_at, locked, free_in, clock_was_set_back from lock.timeout_status where task_id = $1::text
 `
 
-// GetTimeoutStatus says until when a timeout is locked; pgx.ErrNoRows when it is not known.
+// GetTimeoutStatus says until when a timeout is locked; pgx.ErrNoRows when it is not known. A month
+// of Timeout counts 30 days; the times are exact.
 func (q *Queries) GetTimeoutStatus(ctx context.Context, taskID string) (TimeoutStatus, error) {
 	row := q.db.QueryRow(ctx, getTimeoutStatus, taskID)
 	var i TimeoutStatus

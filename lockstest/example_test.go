@@ -90,7 +90,7 @@ func TestImporter(t *testing.T) {
 
 	t.Run("takes over from an importer that has died", func(t *testing.T) {
 		pool, acme := world(t)
-		dead := db.AcquireLeaseParams{Name: "importer", Owner: "the dead one", Ttl: time.Minute, Permits: 1}
+		dead := db.AcquireLeaseParams{Name: "importer", Owner: "the dead one", TTL: time.Minute, Permits: 1}
 		if _, err := db.New(pool).AcquireLease(ctx, dead); err != nil {
 			t.Fatal(err)
 		}

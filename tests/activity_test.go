@@ -34,8 +34,8 @@ func TestActivity(t *testing.T) {
 			if row.Since == nil {
 				t.Errorf("%s: since when?", line)
 			}
-			if (row.Pid != nil) != (row.Kind == "key") || (row.Key != nil) != (row.Kind == "key") {
-				t.Errorf("%s: pid %v, key %v", line, row.Pid, row.Key)
+			if (row.PID != nil) != (row.Kind == "key") || (row.Key != nil) != (row.Kind == "key") {
+				t.Errorf("%s: pid %v, key %v", line, row.PID, row.Key)
 			}
 			if len(row.BlockedBy) > 0 {
 				line += fmt.Sprintf(" behind %v", row.BlockedBy)
@@ -109,11 +109,11 @@ func (c queueNames) blocked(t *testing.T, pool *pgxpool.Pool) string {
 			what = fmt.Sprint(*row.Key)
 		}
 		root := "in a cycle"
-		if row.RootPid != nil {
-			root = "root " + c.of(*row.RootPid) + " " + deref(row.RootState) + " " + deref(row.RootApplication) + ": " + deref(row.RootQuery)
+		if row.RootPID != nil {
+			root = "root " + c.of(*row.RootPID) + " " + deref(row.RootState) + " " + deref(row.RootApplication) + ": " + deref(row.RootQuery)
 		}
-		lines = append(lines, fmt.Sprintf("%s %s %s %s, behind %s, held by %s, %s", c.of(row.Pid), row.Kind, what, row.Mode, c.of(row.BlockedBy...), c.of(row.HeldBy...), root))
-		if c.of(row.Pid) != "a stranger" && (row.Since == nil || row.RootState != nil && row.RootSince == nil) {
+		lines = append(lines, fmt.Sprintf("%s %s %s %s, behind %s, held by %s, %s", c.of(row.PID), row.Kind, what, row.Mode, c.of(row.BlockedBy...), c.of(row.HeldBy...), root))
+		if c.of(row.PID) != "a stranger" && (row.Since == nil || row.RootState != nil && row.RootSince == nil) {
 			t.Errorf("since when? %+v", row)
 		}
 	}
@@ -259,7 +259,7 @@ func TestBlocked(t *testing.T) {
 				"c key k exclusive, behind "+ahead+", held by prepared, "+root)
 			holders, err := db.New(e.pool).WhoName(ctx, "k")
 			must(t, err)
-			if len(holders) != 3 || *holders[0].Pid != 0 || !*holders[0].Granted {
+			if len(holders) != 3 || *holders[0].PID != 0 || !*holders[0].Granted {
 				t.Errorf("who: %+v", holders)
 			} else if e.engine == advisory && (deref(holders[0].Query) != "prepare transaction 'who''s "+fmt.Sprint(a.pid)+"'" || holders[0].Since == nil || deref(holders[0].Owner) != "locks_app") {
 				t.Errorf("who: %+v", holders[0])
@@ -511,7 +511,7 @@ func TestBlockedYugabyteBranch(t *testing.T) {
 		"c key l exclusive, behind b, held by b, root a idle in transaction : select 'work'")
 	rows, err := db.New(e.pool).WhoName(ctx, "l")
 	must(t, err)
-	if len(rows) != 2 || *rows[0].Pid != int32(b.pid) || *rows[1].Pid != int32(c.pid) {
+	if len(rows) != 2 || *rows[0].PID != int32(b.pid) || *rows[1].PID != int32(c.pid) {
 		t.Errorf("who: %+v", rows)
 	}
 	a.exec("rollback")
@@ -566,13 +566,13 @@ func (n queueNames) whoLines(t *testing.T, rows []db.KeySession, err error) stri
 	var lines []string
 	for _, row := range rows {
 		if row.Hint != nil {
-			if row.Pid != nil || row.Granted != nil || row.Mode != nil {
+			if row.PID != nil || row.Granted != nil || row.Mode != nil {
 				t.Errorf("%+v", row)
 			}
 			lines = append(lines, *row.Hint)
 			continue
 		}
-		line := fmt.Sprintf("%s %s %s %s", row.Name, *row.Mode, map[bool]string{true: "held by", false: "waited for by"}[*row.Granted], n.of(*row.Pid))
+		line := fmt.Sprintf("%s %s %s %s", row.Name, *row.Mode, map[bool]string{true: "held by", false: "waited for by"}[*row.Granted], n.of(*row.PID))
 		if len(row.BlockedBy) > 0 {
 			line += " behind " + n.of(row.BlockedBy...)
 		}

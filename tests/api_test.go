@@ -81,7 +81,7 @@ func TestErrorsInGo(t *testing.T) {
 	s := e.session(t)
 	s.exec("begin")
 	s.exec("select lock.shared(7)")
-	_, err := db.New(e.pool).AcquireLease(ctx, db.AcquireLeaseParams{Name: "held", Owner: "me", Ttl: time.Hour, Permits: 1})
+	_, err := db.New(e.pool).AcquireLease(ctx, db.AcquireLeaseParams{Name: "held", Owner: "me", TTL: time.Hour, Permits: 1})
 	must(t, err)
 	oops := func(tx pgx.Tx) error { _, err := tx.Exec(ctx, "rollback"); return err } // which is not the closure's to do
 	for want, err := range map[string]error{

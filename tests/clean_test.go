@@ -50,7 +50,7 @@ func TestClean(t *testing.T) {
 		answers(s, "task 0, request 0, mutex 0, time_slot 0, lease 0", said+"('60 days')"+of)
 		answers(s, "task 1, request 1, mutex 1", "select string_agg(kind || ' ' || removed, ', ') from lock.clean(max => 1) where kind in ('task', 'request', 'mutex')")
 		q := db.New(e.pool)
-		left, err := q.Clean(ctx, db.CleanParams{OlderThan: 30 * 24 * time.Hour, Max: 1000})
+		left, err := q.Clean(ctx, 30*24*time.Hour, 1000)
 		must(t, err)
 		got := map[string]int64{}
 		for _, c := range left {
@@ -97,13 +97,12 @@ func TestTaskWithoutTimeout(t *testing.T) {
 	s := e.session(t)
 	s.exec("select lock.create_task('plain'), lock.create_task('endless', timeout => null)")
 	q := db.New(e.pool)
-	forEver := time.Duration(0)
-	for _, params := range []db.CreateTaskParams{{ID: "go", QueueID: "default"}, {ID: "go, endless", QueueID: "default", Timeout: &forEver}} {
+	for _, params := range []db.CreateTaskParams{{ID: "go", QueueID: "default"}, {ID: "go, endless", QueueID: "default", Timeout: db.Forever}} {
 		if made, err := q.CreateTask(ctx, params); err != nil || !made {
 			t.Fatal(made, err)
 		}
 	}
-	_, err := q.CreateTasks(ctx, db.CreateTasksParams{Ids: []string{"many"}, QueueID: "default"})
+	_, err := q.CreateTasks(ctx, db.CreateTasksParams{IDs: []string{"many"}, QueueID: "default"})
 	must(t, err)
 	answers(s, "go:00:05:00, many:00:05:00, plain:00:05:00, endless:-, go, endless:-",
 		"select string_agg(id || ':' || coalesce(timeout::text, '-'), ', ' order by length(id), id) from lock.list_tasks()")

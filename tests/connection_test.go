@@ -184,8 +184,8 @@ func TestConnectionSlowCall(t *testing.T) {
 			}
 			calling, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
-			err := wake.Call(calling, pool, func(q *db.Queries) error {
-				_, err := q.Engine(calling)
+			err := wake.Call(calling, pool, func(conn db.DBTX) error {
+				_, err := db.New(conn).Engine(calling)
 				return err
 			})
 			if err == nil {
@@ -250,8 +250,8 @@ func TestConnectionSlowCall(t *testing.T) {
 		// 2 s for the first, and 1 s for all others together.
 		calling, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		must(t, wake.Call(calling, pool, func(q *db.Queries) error {
-			_, err := q.Engine(calling)
+		must(t, wake.Call(calling, pool, func(conn db.DBTX) error {
+			_, err := db.New(conn).Engine(calling)
 			return err
 		}))
 	})

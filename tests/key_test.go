@@ -1234,11 +1234,11 @@ func TestKeyGo(t *testing.T) {
 					call func() (bool, error)
 				}{
 					{false, func() (bool, error) {
-						return other.TryExclusive(ctx, db.TryExclusiveParams{Key: 1, Wait: 10 * time.Millisecond})
+						return other.TryExclusive(ctx, 1, 10*time.Millisecond)
 					}},
-					{false, func() (bool, error) { return other.TryShared(ctx, db.TrySharedParams{Key: 1}) }},
-					{false, func() (bool, error) { return other.TryExclusiveName(ctx, db.TryExclusiveNameParams{Name: "two"}) }},
-					{e.sharersMeet(false), func() (bool, error) { return other.TrySharedName(ctx, db.TrySharedNameParams{Name: "two"}) }},
+					{false, func() (bool, error) { return other.TryShared(ctx, 1, 0) }},
+					{false, func() (bool, error) { return other.TryExclusiveName(ctx, "two", 0) }},
+					{e.sharersMeet(false), func() (bool, error) { return other.TrySharedName(ctx, "two", 0) }},
 					{true, func() (bool, error) { return q.Unlock(ctx, 1) }},
 					{true, func() (bool, error) { return q.UnlockName(ctx, "one") }},
 				} {
@@ -1459,7 +1459,7 @@ func TestKeyGo(t *testing.T) {
 			onlyPostgreSQL(t, "it has UTF-8 alone")
 			pool := openPool(t, e.url+"&client_encoding=LATIN1", 2)
 			must(t, locks.Exclusive(ctx, pool, "caf\u00e9", func(pgx.Tx) error {
-				got, err := db.New(pool).TryExclusiveName(ctx, db.TryExclusiveNameParams{Name: "caf\u00e9"})
+				got, err := db.New(pool).TryExclusiveName(ctx, "caf\u00e9", 0)
 				if got {
 					t.Error("granted twice")
 				}

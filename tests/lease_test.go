@@ -38,7 +38,7 @@ func TestLease(t *testing.T) {
 		t.Parallel()
 		e := open(t, advisory)
 		s := e.session(t)
-		lease, err := db.New(s.conn).AcquireLease(ctx, db.AcquireLeaseParams{Name: "a", Owner: "me", Ttl: time.Hour, Permits: 1})
+		lease, err := db.New(s.conn).AcquireLease(ctx, db.AcquireLeaseParams{Name: "a", Owner: "me", TTL: time.Hour, Permits: 1})
 		must(t, err)
 		if lease.Name != "a" || lease.Token != 1 || lease.Owner != "me" || lease.ExpiresAt.Sub(lease.AcquiredAt) != time.Hour || lease.RenewedAt != lease.AcquiredAt {
 			t.Fatalf("got %+v", lease)
@@ -368,7 +368,7 @@ func leaseRush(t *testing.T, e *env, sessions, permits int) (granted int64) {
 	for range sessions {
 		group.Go(func() {
 			<-start
-			_, err := db.New(e.pool).AcquireLease(ctx, db.AcquireLeaseParams{Name: "a", Owner: "me", Ttl: time.Hour, Permits: int32(permits)})
+			_, err := db.New(e.pool).AcquireLease(ctx, db.AcquireLeaseParams{Name: "a", Owner: "me", TTL: time.Hour, Permits: int32(permits)})
 			if err == nil {
 				count.Add(1)
 			} else if err != pgx.ErrNoRows {
@@ -397,7 +397,7 @@ func leaseCrowd(t *testing.T, e *env, grants int64) int64 {
 				var lease db.Lease
 				level := pgx.TxIsoLevel(levels[rand.N(len(levels))])
 				err := pgx.BeginTxFunc(ctx, e.pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) (err error) {
-					lease, err = db.New(tx).AcquireLease(ctx, db.AcquireLeaseParams{Name: "a", Owner: "me", Ttl: time.Hour, Permits: permits})
+					lease, err = db.New(tx).AcquireLease(ctx, db.AcquireLeaseParams{Name: "a", Owner: "me", TTL: time.Hour, Permits: permits})
 					return err
 				})
 				if err == pgx.ErrNoRows || locks.IsRetryable(err) {
@@ -414,11 +414,11 @@ func leaseCrowd(t *testing.T, e *env, grants int64) int64 {
 				if _, used := tokens.LoadOrStore(lease.Token, true); used {
 					t.Errorf("token %d was granted twice", lease.Token)
 				}
-				if renewed, err := db.New(e.pool).RenewLease(ctx, db.RenewLeaseParams{Name: "a", Token: lease.Token, Ttl: time.Hour}); err != nil || !renewed {
+				if renewed, err := db.New(e.pool).RenewLease(ctx, db.RenewLeaseParams{Name: "a", Token: lease.Token, TTL: time.Hour}); err != nil || !renewed {
 					t.Errorf("renewal of %d: %v, %v", lease.Token, renewed, err)
 				}
 				holders.Add(-1)
-				released, err := db.New(e.pool).ReleaseLease(ctx, db.ReleaseLeaseParams{Name: "a", Token: lease.Token})
+				released, err := db.New(e.pool).ReleaseLease(ctx, "a", lease.Token)
 				if err != nil || !released {
 					t.Errorf("release of %d: %v, %v", lease.Token, released, err)
 				}

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	old "github.com/seed4787c507/locks/tests/testdata/oldclient"
+	"github.com/seed4787c507/locks/tests/testdata/oldclient/calls"
 )
 
 var errSpy = errors.New("the spy answers nothing")
@@ -114,9 +115,13 @@ func oldClient(t *testing.T, e *env) (wrong []string, methods, answered int) {
 	t.Helper()
 	s := e.sessionAs(t, e.owner)
 	e.sessionAs(t, e.super).exec("create table public.a (a integer); alter table public.a owner to locks_owner") // the table "a" that TrackChanges is called for
-	queries := reflect.TypeFor[*old.Queries]()
-	for m := range queries.NumMethod() {
-		method := queries.Method(m)
+	var all []reflect.Method
+	for _, queries := range []reflect.Type{reflect.TypeFor[*old.Queries](), reflect.TypeFor[*calls.Queries]()} {
+		for m := range queries.NumMethod() {
+			all = append(all, queries.Method(m))
+		}
+	}
+	for _, method := range all {
 		if method.Name == "WithTx" {
 			continue
 		}
@@ -126,6 +131,9 @@ func oldClient(t *testing.T, e *env) (wrong []string, methods, answered int) {
 		}
 		call := func(conn old.DBTX) error {
 			in := []reflect.Value{reflect.ValueOf(old.New(conn)), reflect.ValueOf(ctx)}
+			if method.Type.In(0) != in[0].Type() {
+				in[0] = reflect.ValueOf(calls.New(conn))
+			}
 			for i := 2; i < method.Type.NumIn(); i++ {
 				argument := reflect.New(method.Type.In(i)).Elem()
 				name := ""
@@ -251,18 +259,20 @@ func TestOldClientIsTheNewestRelease(t *testing.T) {
 		t.Skip("no release is known here")
 	}
 	tag = strings.TrimSpace(tag)
-	frozen, err := filepath.Glob("testdata/oldclient/*.go")
-	must(t, err)
-	names, err := git("ls-tree", "--name-only", tag, "db/")
-	must(t, err)
-	if n := len(strings.Fields(names)); n != len(frozen) {
-		t.Errorf("%d files, and %s has %d: run make freeze-client FROM=%s", len(frozen), tag, n, tag)
-	}
-	for _, path := range frozen {
-		text, err := os.ReadFile(path)
+	for copied, dir := range map[string]string{"": "db/", "calls/": "internal/calls/"} {
+		frozen, err := filepath.Glob("testdata/oldclient/" + copied + "*.go")
 		must(t, err)
-		if released, err := git("show", tag+":db/"+filepath.Base(path)); err != nil || released != string(text) {
-			t.Errorf("%s is not what %s has: run make freeze-client FROM=%s", path, tag, tag)
+		names, err := git("ls-tree", "--name-only", tag, dir)
+		must(t, err)
+		if n := len(strings.Fields(names)); n != len(frozen) {
+			t.Errorf("%d files, and %s has %d: run make freeze-client FROM=%s", len(frozen), tag, n, tag)
+		}
+		for _, path := range frozen {
+			text, err := os.ReadFile(path)
+			must(t, err)
+			if released, err := git("show", tag+":"+dir+filepath.Base(path)); err != nil || released != string(text) {
+				t.Errorf("%s is not what %s has: run make freeze-client FROM=%s", path, tag, tag)
+			}
 		}
 	}
 }

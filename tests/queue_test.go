@@ -75,13 +75,13 @@ func TestQueuePause(t *testing.T) {
 		}
 		for _, reason := range []string{"first", "second"} {
 			for range 2 {
-				paused, err := q.PauseQueue(ctx, db.PauseQueueParams{Kind: "task", QueueID: "q", Reason: reason})
+				paused, err := q.PauseQueue(ctx, db.PauseQueueParams{Kind: db.KindTask, QueueID: "q", Reason: reason})
 				must(t, err)
 				if want := "task q paused: " + reason; strings.Join(depth(), ", ") != want {
 					t.Errorf("%v: %q, want %q", paused, depth(), want)
 				}
 			}
-			resumed, err := q.ResumeQueue(ctx, db.ResumeQueueParams{Kind: "task", QueueID: "q"})
+			resumed, err := q.ResumeQueue(ctx, "task", "q")
 			if err != nil || !resumed || len(depth()) > 0 {
 				t.Errorf("%v, %v, %q", resumed, err, depth())
 			}

@@ -148,9 +148,9 @@ func requestProduce(pool *pgxpool.Pool, name string, entities int) error {
 	for n := range entities {
 		entity := fmt.Sprintf("%s %d", name, n)
 		for m := range 1 + rand.N(6) {
-			kind := "update"
+			kind := db.RequestUpdate
 			if m == 0 {
-				kind = "create"
+				kind = db.RequestCreate
 			}
 			for {
 				err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -327,7 +327,7 @@ func TestRequestCheckers(t *testing.T) {
 		e := open(t, advisory)
 		_, err := e.admin.Exec(ctx, requestLog)
 		must(t, err)
-		batch := []db.Request{{RequestID: 1, EntityID: "e", RequestType: "create", RequestStatus: "in-progress"}}
+		batch := []db.Request{{RequestID: 1, EntityID: "e", RequestType: db.RequestCreate, RequestStatus: "in-progress"}}
 		first, err := e.pool.Begin(ctx)
 		must(t, err)
 		defer first.Rollback(ctx)
@@ -353,7 +353,7 @@ func TestRequestCheckers(t *testing.T) {
 		pid := tx.Conn().PgConn().PID()
 		done := make(chan error, 1)
 		go func() {
-			done <- requestHandle(ctx, tx, []db.Request{{RequestID: 1, EntityID: "e", RequestType: "create", RequestStatus: "in-progress"}})
+			done <- requestHandle(ctx, tx, []db.Request{{RequestID: 1, EntityID: "e", RequestType: db.RequestCreate, RequestStatus: "in-progress"}})
 		}()
 		eventually(t, "it looks who has the lock", func() (looks bool) {
 			must(t, e.admin.QueryRow(ctx, "select query like '%pg_locks%' from pg_stat_activity where pid = $1", pid).Scan(&looks))
@@ -1068,7 +1068,7 @@ func TestRequestWorkLife(t *testing.T) {
 			pool := openPool(t, e.url+"&default_query_exec_mode="+mode, 4)
 			startRequestWork(t, pool, 1, &locks.RequestOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Second, OnError: func(_ context.Context, err error) { t.Errorf("%s: %v", mode, err) }}})
 			q := db.New(pool)
-			_, err = q.Enqueue(ctx, db.EnqueueParams{RequestType: "create", EntityID: "e", QueueID: "default", Payload: json.RawMessage(`{"a": 1}`)})
+			_, err = q.Enqueue(ctx, db.EnqueueParams{RequestType: db.RequestCreate, EntityID: "e", QueueID: "default", Payload: json.RawMessage(`{"a": 1}`)})
 			must(t, err)
 			if verdict := requestVerdict(t, e.admin); verdict != "" {
 				t.Errorf("%s: %s", mode, verdict)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/internal/calls"
 )
 
 // taskPublished is the capture as the article has it, with an attempt to tell its grants apart.
@@ -170,7 +171,7 @@ func TestTaskCapture(t *testing.T) {
 		answers(s, true, "select lock.set_status('a', 'failed', 1, delay => '1 hour')")
 		answers(s, "", captured+"lock.capture(1)")
 		s.exec("select lock.create_task('a', 'far', available_at => '9999-12-31')")
-		far, err := db.New(e.pool).NextTaskIn(ctx, db.NextTaskInParams{QueueID: "far", Statuses: []string{"new"}}) // what a time.Duration can hold
+		far, err := calls.New(e.pool).NextTaskIn(ctx, calls.NextTaskInParams{QueueID: "far", Statuses: []string{"new"}}) // what a time.Duration can hold
 		if err != nil || len(far) != 1 || far[0] != 36525*24*time.Hour {
 			t.Errorf("%v in %v", err, far)
 		}
@@ -784,7 +785,7 @@ func taskStorm(t *testing.T, e *env, n int, kill bool) *taskWork {
 						ids, attempts = append(ids, task.ID), append(attempts, task.Attempt)
 					}
 				}
-				db.New(pool).SetStatuses(running, db.SetStatusesParams{Ids: ids, Attempts: attempts, Status: db.TaskDone, QueueID: "default"})
+				db.New(pool).SetStatuses(running, db.SetStatusesParams{IDs: ids, Attempts: attempts, Status: db.TaskDone, QueueID: "default"})
 			}
 		})
 	}
@@ -838,8 +839,8 @@ func TestTaskStorm(t *testing.T) {
 			wg.Go(func() {
 				ids, attempts, results := []string{}, []int64{}, []string{}
 				for {
-					tasks, err := db.New(e.pool).SettleAndCapture(ctx, db.SettleAndCaptureParams{
-						Ids: ids, Attempts: attempts, Results: results, Max: 1 + rand.Int32N(5), QueueID: "default", Statuses: []string{"new"},
+					tasks, err := calls.New(e.pool).SettleAndCapture(ctx, calls.SettleAndCaptureParams{
+						IDs: ids, Attempts: attempts, Results: results, Max: 1 + rand.Int32N(5), QueueID: "default", Statuses: []string{"new"},
 						Shortest: time.Second, Longest: time.Hour, MaxTries: 25,
 					})
 					if err != nil {

@@ -133,7 +133,7 @@ func TestTimeSlotGo(t *testing.T) {
 	q := db.New(e.pool)
 	at := time.Date(1969, 12, 31, 23, 59, 50, 0, time.UTC)
 	for _, want := range []bool{true, false} {
-		got, err := q.AcquireTimeSlot(ctx, db.AcquireTimeSlotParams{TaskID: "b", Resolution: 10 * time.Second, At: &at})
+		got, err := q.AcquireTimeSlot(ctx, db.AcquireTimeSlotParams{TaskID: "b", Resolution: 10 * time.Second, At: at})
 		must(t, err)
 		if got != want {
 			t.Fatalf("got %v, want %v", got, want)

@@ -33,7 +33,7 @@ func TestTimeoutGo(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
 	q := db.New(e.pool)
-	created, err := q.CreateTimeout(ctx, db.CreateTimeoutParams{TaskID: "a", Timeout: time.Hour})
+	created, err := q.CreateTimeout(ctx, "a", time.Hour)
 	must(t, err)
 	if !created {
 		t.Fatal("not created")

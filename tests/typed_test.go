@@ -227,7 +227,7 @@ func TestEntities(t *testing.T) {
 	got := make(chan string, 10)
 	runUntil(t, func(ctx context.Context) error {
 		return letters.Work(ctx, e.pool, func(_ context.Context, _ pgx.Tx, batch []locks.Request[letter]) error {
-			text := batch[0].RequestType
+			text := string(batch[0].RequestType)
 			for _, request := range batch {
 				text += fmt.Sprint(" ", request.Payload.Pages)
 			}

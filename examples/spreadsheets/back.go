@@ -36,7 +36,7 @@ func (b *back) work(ctx context.Context, pool *pgxpool.Pool, poll time.Duration)
 // back end that was cut off from the database without knowing, and goes on with what others have done meanwhile, spoils nothing.
 func (b *back) handle(ctx context.Context, tx pgx.Tx, batch []db.Request) error {
 	sheet, file := batch[0].EntityID, version(batch[0].ProcessID)
-	if batch[0].RequestType == "create" {
+	if batch[0].RequestType == db.RequestCreate {
 		fmt.Printf("%s: create\n", sheet)
 		if err := b.write("", file, nil); err != nil {
 			return err

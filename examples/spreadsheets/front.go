@@ -70,7 +70,7 @@ func (f *front) create(r *http.Request) (status int, answer any, err error) {
 	if sheet.ID == "." || sheet.ID == ".." {
 		return 0, nil, &problem{http.StatusBadRequest, "no address can hold the id " + sheet.ID}
 	}
-	request, err := db.New(f.pool).Enqueue(r.Context(), db.EnqueueParams{RequestType: "create", EntityID: sheet.ID, QueueID: queue})
+	request, err := db.New(f.pool).Enqueue(r.Context(), db.EnqueueParams{RequestType: db.RequestCreate, EntityID: sheet.ID, QueueID: queue})
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "23505" {
 		return 0, nil, &problem{http.StatusConflict, "the sheet exists already"}
@@ -93,7 +93,7 @@ func (f *front) update(r *http.Request) (status int, answer any, err error) {
 	if _, err := f.history(r, 1); err != nil {
 		return 0, nil, err
 	}
-	request, err := db.New(f.pool).Enqueue(r.Context(), db.EnqueueParams{RequestType: "update", EntityID: r.PathValue("id"), Payload: payload, QueueID: queue})
+	request, err := db.New(f.pool).Enqueue(r.Context(), db.EnqueueParams{RequestType: db.RequestUpdate, EntityID: r.PathValue("id"), Payload: payload, QueueID: queue})
 	return http.StatusAccepted, accepted{request}, err
 }
 
@@ -131,7 +131,7 @@ func (f *front) status(r *http.Request) (status int, answer any, err error) {
 	s := sheetStatus{Sheet: r.PathValue("id")}
 	for _, request := range requests {
 		s.History = append(s.History, requestStatus{
-			Request: request.RequestID, Type: request.RequestType, Update: request.Payload, Status: request.RequestStatus,
+			Request: request.RequestID, Type: string(request.RequestType), Update: request.Payload, Status: string(request.RequestStatus),
 			Message: request.Message, Process: request.ProcessID.String(), Tries: request.Tries,
 			Created: request.CreatedAt, Started: request.StartedAt, Settled: request.SettledAt,
 		})

@@ -497,7 +497,7 @@ func open(t *testing.T) *tester {
 	return &tester{s, t, pool}
 }
 
-func (s *tester) put(kind, sheet string, payload []byte) {
+func (s *tester) put(kind db.RequestType, sheet string, payload []byte) {
 	s.t.Helper()
 	_, err := db.New(s.pool).Enqueue(ctx, db.EnqueueParams{RequestType: kind, EntityID: sheet, Payload: payload, QueueID: queue})
 	must(s.t, err)

@@ -73,13 +73,13 @@ func Weed(pool *pgxpool.Pool) {
 }
 
 // Call makes a call on a connection of the application's pool.
-func Call(ctx context.Context, pool *pgxpool.Pool, call func(*db.Queries) error) error {
+func Call(ctx context.Context, pool *pgxpool.Pool, call func(db.DBTX) error) error {
 	conn, err := Acquire(ctx, pool)
 	if err != nil {
 		return err
 	}
 	defer Release(pool, conn)
-	return call(db.New(conn))
+	return call(conn)
 }
 
 // Own are connections of this package's own, beside those of the application's pool and made as these: for calls that must not wait for
@@ -109,7 +109,7 @@ func (o *Own) open() {
 
 // Call makes a call that is soon over. After one that failed with its connection, such as one that was not, the next is on a new one.
 // Where the server has no room for more connections, the application's have to do.
-func (o *Own) Call(ctx context.Context, call func(*db.Queries) error) error {
+func (o *Own) Call(ctx context.Context, call func(db.DBTX) error) error {
 	if o.once.Do(o.open); o.err != nil {
 		return o.err
 	}
@@ -122,7 +122,7 @@ func (o *Own) Call(ctx context.Context, call func(*db.Queries) error) error {
 		return err
 	}
 	defer Release(o.own, conn)
-	err = call(db.New(conn))
+	err = call(conn)
 	if conn.Conn().IsClosed() && !errors.Is(ctx.Err(), context.Canceled) { // Else the caller cut it off.
 		o.own.Reset()
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/internal/calls"
 )
 
 // Options tune Watch. The zero value is good.
@@ -186,10 +187,12 @@ func (w *worker) list(ctx context.Context, epoch int) error {
 	ctx, cancel := context.WithTimeout(ctx, w.opts.CallTimeout)
 	defer cancel()
 	w.listed, w.listedAt, w.line = 0, time.Now(), true
-	err := Call(ctx, w.pool, func(q *db.Queries) (err error) {
-		err = q.StartIdling(ctx, db.StartIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name, Lasting: 2*w.opts.Poll + longestPause})
+	err := Call(ctx, w.pool, func(conn db.DBTX) (err error) {
+		err = calls.New(conn).StartIdling(ctx, calls.StartIdlingParams{
+			Channel: w.channel, QueueID: w.queueID, Worker: w.name, Lasting: 2*w.opts.Poll + longestPause,
+		})
 		if err == nil {
-			w.open, err = q.OpenTransactions(ctx, nil)
+			w.open, err = calls.New(conn).OpenTransactions(ctx, nil)
 		}
 		return err
 	})
@@ -209,8 +212,10 @@ func (w *worker) unlist(ctx context.Context) {
 	w.listed, w.line, w.open = 0, false, nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUp)
 	defer cancel()
-	Call(ctx, w.pool, func(q *db.Queries) error {
-		_, err := q.StopIdling(ctx, db.StopIdlingParams{Channel: w.channel, QueueID: w.queueID, Worker: w.name})
+	Call(ctx, w.pool, func(conn db.DBTX) error {
+		_, err := calls.New(conn).StopIdling(ctx, calls.StopIdlingParams{
+			Channel: w.channel, QueueID: w.queueID, Worker: w.name,
+		})
 		return err
 	})
 }
@@ -246,8 +251,8 @@ func (w *worker) idle(ctx context.Context, epoch int, due time.Duration) error {
 		}
 		calling, cancel := context.WithTimeout(ctx, w.opts.CallTimeout)
 		var still []int64
-		err = Call(calling, w.pool, func(q *db.Queries) (err error) {
-			still, err = q.OpenTransactions(calling, w.open)
+		err = Call(calling, w.pool, func(conn db.DBTX) (err error) {
+			still, err = calls.New(conn).OpenTransactions(calling, w.open)
 			return err
 		})
 		cancel()

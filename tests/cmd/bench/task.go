@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed4787c507/locks"
 	"github.com/seed4787c507/locks/db"
+	"github.com/seed4787c507/locks/internal/calls"
 )
 
 // plainTask is what one writes without the package, for the same guarantee: a fenced capture that skips what others lock.
@@ -64,25 +65,29 @@ func lockPair(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size in
 	q := db.New(conn)
 	if len(settle) > 0 {
 		ids, attempts, _, _ := taskIDs(settle)
-		if _, err := q.SetStatuses(ctx, db.SetStatusesParams{Ids: ids, Attempts: attempts, Status: db.TaskDone, QueueID: "default"}); err != nil {
+		if _, err := q.SetStatuses(ctx, db.SetStatusesParams{IDs: ids, Attempts: attempts, Status: db.TaskDone, QueueID: "default"}); err != nil {
 			return nil, err
 		}
 	}
-	return q.Capture(ctx, db.CaptureParams{Max: size, QueueID: "default", Statuses: []string{"new", "failed"}})
+	return q.Capture(ctx, db.CaptureParams{Max: size, QueueID: "default"})
 }
 
 // lockSteady hands over how far it has come, as locks.WorkTaskBatches does.
 func lockSteady(ctx context.Context, conn *pgxpool.Conn, settle []db.Task, size int32) ([]db.Task, error) {
 	ids, attempts, results, delays := taskIDs(settle)
-	next := db.SettleAndCaptureParams{
-		Ids: ids, Attempts: attempts, Results: results, Delays: delays, Max: size, QueueID: "default", Statuses: []string{"new", "failed"},
+	next := calls.SettleAndCaptureParams{
+		IDs: ids, Attempts: attempts, Results: results, Delays: delays, Max: size, QueueID: "default", Statuses: []string{"new", "failed"},
 		Shortest: time.Second, Longest: time.Hour, MaxTries: 25,
 	}
 	if len(settle) == int(size) {
 		next.Since = &settle[size-1].AvailableAt
 	}
-	tasks, err := db.New(conn).SettleAndCapture(ctx, next)
-	if err != nil || len(tasks) > 0 || next.Since == nil {
+	answer, err := calls.New(conn).SettleAndCapture(ctx, next)
+	if err != nil || len(answer) > 0 || next.Since == nil {
+		tasks := make([]db.Task, len(answer))
+		for n, task := range answer {
+			tasks[n] = db.Task(task)
+		}
 		return tasks, err
 	}
 	return lockSteady(ctx, conn, nil, size)

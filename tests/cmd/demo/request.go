@@ -52,7 +52,7 @@ func (b *backEnd) capture(ctx context.Context, want ...string) (err error) {
 	}
 	var got []string
 	for _, request := range batch {
-		got = append(got, request.RequestType+" "+request.EntityID)
+		got = append(got, string(request.RequestType)+" "+request.EntityID)
 	}
 	switch {
 	case !slices.Equal(got, want):
@@ -67,7 +67,7 @@ func (b *backEnd) capture(ctx context.Context, want ...string) (err error) {
 }
 
 func (b *backEnd) settle(ctx context.Context) error {
-	settled, err := db.New(b.tx).SettleRequest(ctx, db.SettleRequestParams{ProcessID: b.id, Status: "complete"})
+	settled, err := db.New(b.tx).SettleRequest(ctx, db.SettleRequestParams{ProcessID: b.id})
 	if err != nil {
 		return err
 	}
@@ -88,8 +88,15 @@ func showRequests(ctx context.Context, d *demo) error {
 		return err
 	})
 	q := db.New(d.conn)
-	for _, r := range [][2]string{{"create", "red"}, {"update", "red"}, {"update", "red"}, {"update", "blue"}, {"update", "blue"}} {
-		if _, err := q.Enqueue(ctx, db.EnqueueParams{RequestType: r[0], EntityID: r[1], QueueID: d.schema}); err != nil {
+	for _, r := range []db.EnqueueParams{
+		{RequestType: db.RequestCreate, EntityID: "red"},
+		{RequestType: db.RequestUpdate, EntityID: "red"},
+		{RequestType: db.RequestUpdate, EntityID: "red"},
+		{RequestType: db.RequestUpdate, EntityID: "blue"},
+		{RequestType: db.RequestUpdate, EntityID: "blue"},
+	} {
+		r.QueueID = d.schema
+		if _, err := q.Enqueue(ctx, r); err != nil {
 			return err
 		}
 	}
@@ -119,7 +126,7 @@ func showRequests(ctx context.Context, d *demo) error {
 	}
 
 	for range 50 {
-		if _, err := q.Enqueue(ctx, db.EnqueueParams{RequestType: "update", EntityID: "blue", QueueID: d.schema}); err != nil {
+		if _, err := q.Enqueue(ctx, db.EnqueueParams{RequestType: db.RequestUpdate, EntityID: "blue", QueueID: d.schema}); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,8 @@ package db
 
 import (
 	"context"
+
+	"time"
 )
 
 const activity = `-- name: Activity :many
@@ -30,7 +32,7 @@ func (q *Queries) Activity(ctx context.Context) ([]Activity, error) {
 			&i.Mode,
 			&i.Granted,
 			&i.Owner,
-			&i.Pid,
+			&i.PID,
 			&i.Since,
 			&i.Until,
 			&i.BlockedBy,
@@ -50,8 +52,9 @@ const blocked = `-- name: Blocked :many
 select kind, key, name, mode, pid, owner, application, since, query, blocked_by, held_by, root_pid, root_owner, root_application, root_state, root_since, root_query from lock.blocked order by since, pid
 `
 
-// Blocked lists every session that waits for a key, or for a row of another kind, with who holds it and the session at the root of
-// the chain. For operators: it asks the lock manager once for each waiting session.
+// Blocked lists every session that waits for a key, or for a row of another kind, with who holds it
+// and the session at the root of the chain. For operators: it asks the lock manager once for each
+// waiting session.
 func (q *Queries) Blocked(ctx context.Context) ([]Blocked, error) {
 	rows, err := q.db.Query(ctx, blocked)
 	if err != nil {
@@ -66,14 +69,14 @@ func (q *Queries) Blocked(ctx context.Context) ([]Blocked, error) {
 			&i.Key,
 			&i.Name,
 			&i.Mode,
-			&i.Pid,
+			&i.PID,
 			&i.Owner,
 			&i.Application,
 			&i.Since,
 			&i.Query,
 			&i.BlockedBy,
 			&i.HeldBy,
-			&i.RootPid,
+			&i.RootPID,
 			&i.RootOwner,
 			&i.RootApplication,
 			&i.RootState,
@@ -94,8 +97,9 @@ const check = `-- name: Check :many
 select severity, subject, finding, remedy from lock.check()
 `
 
-// Check says what is wrong with this server for the locks of this schema, one Finding each; none: nothing. It reads the settings as this
-// connection has them, so ask through the pool that will work.
+// Check says what is wrong with this server for the locks of this schema, one Finding each; none:
+// nothing. It reads the settings as this connection has them, so ask through the pool that will
+// work.
 func (q *Queries) Check(ctx context.Context) ([]Finding, error) {
 	rows, err := q.db.Query(ctx, check)
 	if err != nil {
@@ -111,6 +115,36 @@ func (q *Queries) Check(ctx context.Context) ([]Finding, error) {
 			&i.Finding,
 			&i.Remedy,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const clean = `-- name: Clean :many
+select kind, removed from lock.clean(
+    older_than => coalesce(nullif($1::interval, '0'), '30 days'),
+    max => coalesce(nullif($2::integer, 0), 10000)
+)
+`
+
+// Clean deletes what no kind needs any more: at most max of each kind (0: 10000), of what ended or
+// was unused for longer than olderThan (0: 30 days). It returns how many there were of each. Call
+// it until every kind says less than max. Dead letters, timeouts and throttled resources stay.
+func (q *Queries) Clean(ctx context.Context, olderThan time.Duration, max int32) ([]Cleaned, error) {
+	rows, err := q.db.Query(ctx, clean, olderThan, max)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Cleaned
+	for rows.Next() {
+		var i Cleaned
+		if err := rows.Scan(&i.Kind, &i.Removed); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -172,10 +206,11 @@ func (q *Queries) HelpFunction(ctx context.Context, function string) ([]string, 
 }
 
 const queueDepth = `-- name: QueueDepth :many
-select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason from lock.queue_depth order by kind, queue_id
+select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless from lock.queue_depth order by kind, queue_id
 `
 
-// QueueDepth counts what is waiting to be done, a row per kind and queue. For dashboards: it counts row by row.
+// QueueDepth counts what is waiting to be done, a row per kind and queue. For dashboards: it counts
+// row by row.
 func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 	rows, err := q.db.Query(ctx, queueDepth)
 	if err != nil {
@@ -196,6 +231,7 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 			&i.OldestReady,
 			&i.PausedSince,
 			&i.PausedReason,
+			&i.Endless,
 		); err != nil {
 			return nil, err
 		}
@@ -208,10 +244,11 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 }
 
 const queueSizes = `-- name: QueueSizes :many
-select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason from lock.queue_sizes($1::integer) order by kind, queue_id
+select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless from lock.queue_sizes(coalesce(nullif($1::integer, 0), 1000)) order by kind, queue_id
 `
 
-// QueueSizes is QueueDepth at a bounded cost: each count ends at Max, and so does the number of queues of each kind. For monitors.
+// QueueSizes is QueueDepth at a bounded cost: each count ends at max (0: 1000), and so does the
+// number of queues of each kind. For monitors.
 func (q *Queries) QueueSizes(ctx context.Context, max int32) ([]QueueSize, error) {
 	rows, err := q.db.Query(ctx, queueSizes, max)
 	if err != nil {
@@ -232,6 +269,7 @@ func (q *Queries) QueueSizes(ctx context.Context, max int32) ([]QueueSize, error
 			&i.OldestReady,
 			&i.PausedSince,
 			&i.PausedReason,
+			&i.Endless,
 		); err != nil {
 			return nil, err
 		}
@@ -247,8 +285,8 @@ const who = `-- name: Who :many
 select key, name, mode, granted, pid, owner, application, since, blocked_by, state, transaction_since, query, hint from lock.who(key => $1::bigint)
 `
 
-// Who lists the sessions that hold a key or wait for it, holders first; a row with a Hint and no session says that the name which
-// looks like the number is in use.
+// Who lists the sessions that hold a key or wait for it, holders first; a row with a Hint and no
+// session says that the name which looks like the number is in use.
 func (q *Queries) Who(ctx context.Context, key int64) ([]KeySession, error) {
 	rows, err := q.db.Query(ctx, who, key)
 	if err != nil {
@@ -263,7 +301,7 @@ func (q *Queries) Who(ctx context.Context, key int64) ([]KeySession, error) {
 			&i.Name,
 			&i.Mode,
 			&i.Granted,
-			&i.Pid,
+			&i.PID,
 			&i.Owner,
 			&i.Application,
 			&i.Since,
@@ -287,7 +325,8 @@ const whoName = `-- name: WhoName :many
 select key, name, mode, granted, pid, owner, application, since, blocked_by, state, transaction_since, query, hint from lock.who(name => $1::text)
 `
 
-// WhoName is Who for a name; its hint is about the number that looks like the name. 22023 when the name is empty or too long.
+// WhoName is Who for a name; its hint is about the number that looks like the name. 22023 when the
+// name is empty or too long.
 func (q *Queries) WhoName(ctx context.Context, name string) ([]KeySession, error) {
 	rows, err := q.db.Query(ctx, whoName, name)
 	if err != nil {
@@ -302,7 +341,7 @@ func (q *Queries) WhoName(ctx context.Context, name string) ([]KeySession, error
 			&i.Name,
 			&i.Mode,
 			&i.Granted,
-			&i.Pid,
+			&i.PID,
 			&i.Owner,
 			&i.Application,
 			&i.Since,

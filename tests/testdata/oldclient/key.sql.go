@@ -27,9 +27,9 @@ const exclusive = `-- name: Exclusive :exec
 select lock.exclusive(key => $1::bigint)
 `
 
-// Exclusive, for a transaction (db.New(tx)), takes a key alone until that ends, and waits for every other holder. On a pool it
-// holds nothing: there the statement is the whole transaction. Errors keep their SQLSTATE (*pgconn.PgError): 22004, 25006, 40P01,
-// 55P03, 57014.
+// Exclusive, for a transaction (db.New(tx)), takes a key alone until that ends, and waits for every
+// other holder. On a pool it holds nothing: there the statement is the whole transaction. Errors
+// keep their SQLSTATE (*pgconn.PgError): 22004, 25006, 40P01, 55P03, 57014.
 func (q *Queries) Exclusive(ctx context.Context, key int64) error {
 	_, err := q.db.Exec(ctx, exclusive, key)
 	return err
@@ -39,8 +39,8 @@ const exclusiveAll = `-- name: ExclusiveAll :exec
 select lock.exclusive_all(names => $1::text[])
 `
 
-// ExclusiveAll, for a transaction (db.New(tx)), takes several names exclusively in one global order: its callers cannot deadlock
-// with each other. On a pool it holds nothing.
+// ExclusiveAll, for a transaction (db.New(tx)), takes several names exclusively in one global
+// order: its callers cannot deadlock with each other. On a pool it holds nothing.
 func (q *Queries) ExclusiveAll(ctx context.Context, names []string) error {
 	_, err := q.db.Exec(ctx, exclusiveAll, names)
 	return err
@@ -50,7 +50,8 @@ const exclusiveName = `-- name: ExclusiveName :exec
 select lock.exclusive(name => $1::text)
 `
 
-// ExclusiveName is Exclusive, for a transaction, by name; 22023 when that is empty or longer than 1024 bytes.
+// ExclusiveName is Exclusive, for a transaction, by name; 22023 when that is empty or longer than
+// 1024 bytes.
 func (q *Queries) ExclusiveName(ctx context.Context, name string) error {
 	_, err := q.db.Exec(ctx, exclusiveName, name)
 	return err
@@ -72,8 +73,8 @@ const shared = `-- name: Shared :exec
 select lock.shared(key => $1::bigint)
 `
 
-// Shared, for a transaction (db.New(tx)), takes a key together with other sharers until that ends, and waits for an exclusive
-// holder. On a pool it holds nothing.
+// Shared, for a transaction (db.New(tx)), takes a key together with other sharers until that ends,
+// and waits for an exclusive holder. On a pool it holds nothing.
 func (q *Queries) Shared(ctx context.Context, key int64) error {
 	_, err := q.db.Exec(ctx, shared, key)
 	return err
@@ -83,7 +84,8 @@ const sharedName = `-- name: SharedName :exec
 select lock.shared(name => $1::text)
 `
 
-// SharedName is Shared, for a transaction, by name; 22023 when that is empty or longer than 1024 bytes.
+// SharedName is Shared, for a transaction, by name; 22023 when that is empty or longer than 1024
+// bytes.
 func (q *Queries) SharedName(ctx context.Context, name string) error {
 	_, err := q.db.Exec(ctx, sharedName, name)
 	return err
@@ -107,8 +109,9 @@ type TryAllParams struct {
 	Wait           time.Duration
 }
 
-// TryAll, for a transaction (db.New(tx)), takes a set of keys in the order of ExclusiveAll, all or none: false when not all could
-// be had within Wait (0: at once). A nil slice is empty. On a pool it holds nothing.
+// TryAll, for a transaction (db.New(tx)), takes a set of keys in the order of ExclusiveAll, all or
+// none: false when not all could be had within Wait (0: at once). A nil slice is empty. On a pool
+// it holds nothing.
 func (q *Queries) TryAll(ctx context.Context, arg TryAllParams) (bool, error) {
 	row := q.db.QueryRow(ctx, tryAll,
 		arg.ExclusiveNames,
@@ -126,15 +129,11 @@ const tryExclusive = `-- name: TryExclusive :one
 select lock.try_exclusive(key => $1::bigint, wait => $2::interval) as locked
 `
 
-type TryExclusiveParams struct {
-	Key  int64
-	Wait time.Duration
-}
-
-// TryExclusive, for a transaction (db.New(tx)), is Exclusive, or false when somebody else still has the key after wait (0: at
-// once). On a pool it holds nothing, whatever it answers: locks.TryExclusive is for that.
-func (q *Queries) TryExclusive(ctx context.Context, arg TryExclusiveParams) (bool, error) {
-	row := q.db.QueryRow(ctx, tryExclusive, arg.Key, arg.Wait)
+// TryExclusive, for a transaction (db.New(tx)), is Exclusive, or false when somebody else still has
+// the key after wait (0: at once). On a pool it holds nothing, whatever it answers:
+// locks.TryExclusive is for that.
+func (q *Queries) TryExclusive(ctx context.Context, key int64, wait time.Duration) (bool, error) {
+	row := q.db.QueryRow(ctx, tryExclusive, key, wait)
 	var locked bool
 	err := row.Scan(&locked)
 	return locked, err
@@ -144,14 +143,9 @@ const tryExclusiveName = `-- name: TryExclusiveName :one
 select lock.try_exclusive(name => $1::text, wait => $2::interval) as locked
 `
 
-type TryExclusiveNameParams struct {
-	Name string
-	Wait time.Duration
-}
-
 // TryExclusiveName is TryExclusive, for a transaction, by name.
-func (q *Queries) TryExclusiveName(ctx context.Context, arg TryExclusiveNameParams) (bool, error) {
-	row := q.db.QueryRow(ctx, tryExclusiveName, arg.Name, arg.Wait)
+func (q *Queries) TryExclusiveName(ctx context.Context, name string, wait time.Duration) (bool, error) {
+	row := q.db.QueryRow(ctx, tryExclusiveName, name, wait)
 	var locked bool
 	err := row.Scan(&locked)
 	return locked, err
@@ -161,15 +155,11 @@ const tryShared = `-- name: TryShared :one
 select lock.try_shared(key => $1::bigint, wait => $2::interval) as locked
 `
 
-type TrySharedParams struct {
-	Key  int64
-	Wait time.Duration
-}
-
-// TryShared, for a transaction (db.New(tx)), is Shared, or false when somebody else still has the key exclusively after wait (0:
-// at once). On a pool it holds nothing, whatever it answers: locks.TryShared is for that.
-func (q *Queries) TryShared(ctx context.Context, arg TrySharedParams) (bool, error) {
-	row := q.db.QueryRow(ctx, tryShared, arg.Key, arg.Wait)
+// TryShared, for a transaction (db.New(tx)), is Shared, or false when somebody else still has the
+// key exclusively after wait (0: at once). On a pool it holds nothing, whatever it answers:
+// locks.TryShared is for that.
+func (q *Queries) TryShared(ctx context.Context, key int64, wait time.Duration) (bool, error) {
+	row := q.db.QueryRow(ctx, tryShared, key, wait)
 	var locked bool
 	err := row.Scan(&locked)
 	return locked, err
@@ -179,14 +169,9 @@ const trySharedName = `-- name: TrySharedName :one
 select lock.try_shared(name => $1::text, wait => $2::interval) as locked
 `
 
-type TrySharedNameParams struct {
-	Name string
-	Wait time.Duration
-}
-
 // TrySharedName is TryShared, for a transaction, by name.
-func (q *Queries) TrySharedName(ctx context.Context, arg TrySharedNameParams) (bool, error) {
-	row := q.db.QueryRow(ctx, trySharedName, arg.Name, arg.Wait)
+func (q *Queries) TrySharedName(ctx context.Context, name string, wait time.Duration) (bool, error) {
+	row := q.db.QueryRow(ctx, trySharedName, name, wait)
 	var locked bool
 	err := row.Scan(&locked)
 	return locked, err
@@ -196,7 +181,8 @@ const unlock = `-- name: Unlock :one
 select lock.unlock(key => $1::bigint) as forgotten
 `
 
-// Unlock forgets what is kept of a key; false when another transaction holds it. The lock ends with the transaction.
+// Unlock forgets what is kept of a key; false when another transaction holds it. The lock ends with
+// the transaction.
 func (q *Queries) Unlock(ctx context.Context, key int64) (bool, error) {
 	row := q.db.QueryRow(ctx, unlock, key)
 	var forgotten bool
@@ -220,7 +206,8 @@ const vacuum = `-- name: Vacuum :one
 select lock.vacuum() as forgotten
 `
 
-// Vacuum forgets what is kept of every key that nobody holds or waits for, and says of how many.
+// Vacuum forgets what is kept of every key that nobody holds or waits for, and says of how many: on
+// the advisory engine nothing is.
 func (q *Queries) Vacuum(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, vacuum)
 	var forgotten int64

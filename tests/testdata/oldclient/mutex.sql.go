@@ -12,18 +12,14 @@ import (
 )
 
 const acquireMutex = `-- name: AcquireMutex :one
-select lock.acquire_mutex(task_id => $1::text, owner => $2::text) as acquired
+select lock.acquire_mutex(task_id => $1::text, owner => nullif($2::text, '')) as acquired
 `
 
-type AcquireMutexParams struct {
-	TaskID string
-	Owner  *string
-}
-
-// AcquireMutex acquires a mutex, or returns false when it is acquired. It waits only for a transaction that has acquired it
-// and not ended. Rolled back, the grant never was. Errors keep their SQLSTATE: 22004, 22023, 25006, 40001, 40P01.
-func (q *Queries) AcquireMutex(ctx context.Context, arg AcquireMutexParams) (bool, error) {
-	row := q.db.QueryRow(ctx, acquireMutex, arg.TaskID, arg.Owner)
+// AcquireMutex acquires a mutex for owner ("": nobody in particular), or returns false when it is
+// acquired. It waits only for a transaction that has acquired it and not ended. Rolled back, the
+// grant never was. Errors keep their SQLSTATE: 22004, 22023, 25006, 40001, 40P01.
+func (q *Queries) AcquireMutex(ctx context.Context, taskID string, owner string) (bool, error) {
+	row := q.db.QueryRow(ctx, acquireMutex, taskID, owner)
 	var acquired bool
 	err := row.Scan(&acquired)
 	return acquired, err
@@ -33,7 +29,8 @@ const createMutex = `-- name: CreateMutex :one
 select lock.create_mutex(task_id => $1::text) as created
 `
 
-// CreateMutex makes a mutex that nobody has acquired; false when it exists. AcquireMutex makes what it needs by itself.
+// CreateMutex makes a mutex that nobody has acquired; false when it exists. AcquireMutex makes what
+// it needs by itself.
 func (q *Queries) CreateMutex(ctx context.Context, taskID string) (bool, error) {
 	row := q.db.QueryRow(ctx, createMutex, taskID)
 	var created bool
@@ -42,18 +39,13 @@ func (q *Queries) CreateMutex(ctx context.Context, taskID string) (bool, error) 
 }
 
 const dropUnusedMutexes = `-- name: DropUnusedMutexes :one
-select lock.drop_unused_mutexes(unused_for => $1::interval, max => $2::integer) as dropped
+select lock.drop_unused_mutexes(unused_for => $1::interval, max => coalesce(nullif($2::integer, 0), 10000)) as dropped
 `
 
-type DropUnusedMutexesParams struct {
-	UnusedFor time.Duration
-	Max       int32
-}
-
-// DropUnusedMutexes deletes at most max mutexes that were released at least unused_for ago, and returns how many; call it
-// again until it returns 0. For the schema's owner.
-func (q *Queries) DropUnusedMutexes(ctx context.Context, arg DropUnusedMutexesParams) (int64, error) {
-	row := q.db.QueryRow(ctx, dropUnusedMutexes, arg.UnusedFor, arg.Max)
+// DropUnusedMutexes deletes at most max mutexes (0: 10000) that were released at least unusedFor
+// ago, and returns how many; call it again until it returns 0. For operators.
+func (q *Queries) DropUnusedMutexes(ctx context.Context, unusedFor time.Duration, max int32) (int64, error) {
+	row := q.db.QueryRow(ctx, dropUnusedMutexes, unusedFor, max)
 	var dropped int64
 	err := row.Scan(&dropped)
 	return dropped, err
@@ -63,15 +55,10 @@ const forceReleaseMutex = `-- name: ForceReleaseMutex :one
 select lock.force_release_mutex(task_id => $1::text, reason => $2::text) as released
 `
 
-type ForceReleaseMutexParams struct {
-	TaskID string
-	Reason string
-}
-
-// ForceReleaseMutex releases a mutex whoever acquired it, and records the operator and the reason in lock.forced_release;
-// false when it is not acquired. For the schema's owner.
-func (q *Queries) ForceReleaseMutex(ctx context.Context, arg ForceReleaseMutexParams) (bool, error) {
-	row := q.db.QueryRow(ctx, forceReleaseMutex, arg.TaskID, arg.Reason)
+// ForceReleaseMutex releases a mutex whoever acquired it, and records the operator and the reason
+// in lock.forced_release; false when it is not acquired. For operators.
+func (q *Queries) ForceReleaseMutex(ctx context.Context, taskID string, reason string) (bool, error) {
+	row := q.db.QueryRow(ctx, forceReleaseMutex, taskID, reason)
 	var released bool
 	err := row.Scan(&released)
 	return released, err
@@ -97,18 +84,13 @@ func (q *Queries) GetMutexStatus(ctx context.Context, taskID string) (MutexStatu
 }
 
 const releaseMutex = `-- name: ReleaseMutex :one
-select lock.release_mutex(task_id => $1::text, owner => $2::text) as released
+select lock.release_mutex(task_id => $1::text, owner => nullif($2::text, '')) as released
 `
 
-type ReleaseMutexParams struct {
-	TaskID string
-	Owner  *string
-}
-
-// ReleaseMutex releases a mutex that was acquired with the same owner (nil: without one); false when it was not. It waits
-// for a transaction that has released it and not ended.
-func (q *Queries) ReleaseMutex(ctx context.Context, arg ReleaseMutexParams) (bool, error) {
-	row := q.db.QueryRow(ctx, releaseMutex, arg.TaskID, arg.Owner)
+// ReleaseMutex releases a mutex that was acquired with the same owner ("": without one); false when
+// it was not. It waits for a transaction that has released it and not ended.
+func (q *Queries) ReleaseMutex(ctx context.Context, taskID string, owner string) (bool, error) {
+	row := q.db.QueryRow(ctx, releaseMutex, taskID, owner)
 	var released bool
 	err := row.Scan(&released)
 	return released, err

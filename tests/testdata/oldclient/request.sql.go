@@ -17,35 +17,40 @@ const cancelRequest = `-- name: CancelRequest :one
 select lock.cancel_request(request_id => $1::bigint, reason => $2::text) as cancelled
 `
 
-type CancelRequestParams struct {
-	RequestID int64
-	Reason    string
-}
-
-// CancelRequest ends an outstanding request as error, for the record; false: it is settled, or a worker has its entity now. For the
-// schema's owner. P0002: there is none.
-func (q *Queries) CancelRequest(ctx context.Context, arg CancelRequestParams) (bool, error) {
-	row := q.db.QueryRow(ctx, cancelRequest, arg.RequestID, arg.Reason)
+// CancelRequest ends an outstanding request as error, for the record; false: it is settled, or a
+// worker has its entity now. For operators. P0002: there is none.
+func (q *Queries) CancelRequest(ctx context.Context, requestID int64, reason string) (bool, error) {
+	row := q.db.QueryRow(ctx, cancelRequest, requestID, reason)
 	var cancelled bool
 	err := row.Scan(&cancelled)
 	return cancelled, err
 }
 
 const captureRequest = `-- name: CaptureRequest :many
-select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.capture_request(process_id => $1::uuid, after => $2::bigint, queue_id => $3::text)
+select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.capture_request(
+    process_id => $1::uuid, after => $2::bigint, queue_id => coalesce(nullif($3::text, ''), 'default'),
+    max => coalesce(nullif($4::integer, 0), 1000)
+)
 `
 
 type CaptureRequestParams struct {
 	ProcessID pgtype.UUID
 	After     int64
 	QueueID   string
+	Max       int32
 }
 
-// CaptureRequest takes the first work of a queue that nobody else has, oldest request first: one entity's create, or all its
-// updates; nothing when nothing can be had after the line (0 at first, then the first RequestID of the last batch). Call it on
-// a pgx.Tx, and SettleRequest before the commit, which fails otherwise (23503). Does not wait.
+// CaptureRequest takes the first work of a queue that nobody else has, oldest request first: one
+// entity's create, or its oldest Max updates (0: 1000); nothing when nothing can be had after the
+// line (0 at first, then the first RequestID of the last batch). Call it on a pgx.Tx, and
+// SettleRequest before the commit, which fails otherwise (23503). Does not wait.
 func (q *Queries) CaptureRequest(ctx context.Context, arg CaptureRequestParams) ([]Request, error) {
-	rows, err := q.db.Query(ctx, captureRequest, arg.ProcessID, arg.After, arg.QueueID)
+	rows, err := q.db.Query(ctx, captureRequest,
+		arg.ProcessID,
+		arg.After,
+		arg.QueueID,
+		arg.Max,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -80,18 +85,21 @@ func (q *Queries) CaptureRequest(ctx context.Context, arg CaptureRequestParams) 
 }
 
 const enqueue = `-- name: Enqueue :one
-select lock.enqueue(request_type => $1::text, entity_id => $2::text, payload => $3::jsonb, queue_id => $4::text) as request_id
+select lock.enqueue(
+    request_type => $1::lock.request_type::text, entity_id => $2::text,
+    payload => $3::jsonb, queue_id => coalesce(nullif($4::text, ''), 'default')
+) as request_id
 `
 
 type EnqueueParams struct {
-	RequestType string
+	RequestType RequestType
 	EntityID    string
 	Payload     json.RawMessage
 	QueueID     string
 }
 
-// Enqueue adds a request, create or update, for an entity to a queue, and returns its id. 23505: the entity has a create
-// already, settled or not. Payload nil: none.
+// Enqueue adds a request, create or update, for an entity to a queue, and returns its id. 23505:
+// the entity has a create already, settled or not. Payload nil: none.
 func (q *Queries) Enqueue(ctx context.Context, arg EnqueueParams) (int64, error) {
 	row := q.db.QueryRow(ctx, enqueue,
 		arg.RequestType,
@@ -105,24 +113,20 @@ func (q *Queries) Enqueue(ctx context.Context, arg EnqueueParams) (int64, error)
 }
 
 const purgeRequests = `-- name: PurgeRequests :one
-select lock.purge_requests(older_than => $1::interval, max => $2::integer) as purged
+select lock.purge_requests(older_than => $1::interval, max => coalesce(nullif($2::integer, 0), 10000)) as purged
 `
 
-type PurgeRequestsParams struct {
-	OlderThan time.Duration
-	Max       int32
-}
-
-// PurgeRequests deletes at most max requests that were settled longer ago than olderThan, and says how many.
-func (q *Queries) PurgeRequests(ctx context.Context, arg PurgeRequestsParams) (int64, error) {
-	row := q.db.QueryRow(ctx, purgeRequests, arg.OlderThan, arg.Max)
+// PurgeRequests deletes at most max requests (0: 10000) that were settled longer ago than
+// olderThan, and says how many.
+func (q *Queries) PurgeRequests(ctx context.Context, olderThan time.Duration, max int32) (int64, error) {
+	row := q.db.QueryRow(ctx, purgeRequests, olderThan, max)
 	var purged int64
 	err := row.Scan(&purged)
 	return purged, err
 }
 
 const requestHistory = `-- name: RequestHistory :many
-select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.request_history(entity_id => $1::text, queue_id => $2::text, max => $3::integer)
+select request_id, queue_id, entity_id, request_type, request_status, payload, process_id, message, tries, available_at, created_at, started_at, settled_at, failed from lock.request_history(entity_id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'), max => coalesce(nullif($3::integer, 0), 100))
 `
 
 type RequestHistoryParams struct {
@@ -131,7 +135,8 @@ type RequestHistoryParams struct {
 	Max      int32
 }
 
-// RequestHistory lists the newest max requests of an entity, outstanding and settled, newest first.
+// RequestHistory lists the newest Max requests of an entity (0: 100), outstanding and settled,
+// newest first.
 func (q *Queries) RequestHistory(ctx context.Context, arg RequestHistoryParams) ([]Request, error) {
 	rows, err := q.db.Query(ctx, requestHistory, arg.EntityID, arg.QueueID, arg.Max)
 	if err != nil {
@@ -171,8 +176,9 @@ const retryRequest = `-- name: RetryRequest :one
 select lock.retry_request(request_id => $1::bigint) as request_id
 `
 
-// RetryRequest enqueues what a request that ended in error asked for once more, and returns the new request's id. P0002: there
-// is none; 55000: it is not in error; 23505: a create whose entity has been created since.
+// RetryRequest enqueues what a request that ended in error asked for once more, and returns the new
+// request's id. P0002: there is none; 55000: it is not in error; 23505: a create whose entity has
+// been created since.
 func (q *Queries) RetryRequest(ctx context.Context, requestID int64) (int64, error) {
 	row := q.db.QueryRow(ctx, retryRequest, requestID)
 	var request_id int64
@@ -181,24 +187,31 @@ func (q *Queries) RetryRequest(ctx context.Context, requestID int64) (int64, err
 }
 
 const settleRequest = `-- name: SettleRequest :one
-select lock.settle_request(process_id => $1::uuid, status => $2::text, message => $3::text, delay => $4::interval) as settled
+select lock.settle_request(
+    process_id => $1::uuid, status => coalesce(nullif($2::name::text, ''), 'complete'),
+    message => nullif($3::text, ''), delay => $4::interval, expects => $5::bigint
+) as settled
 `
 
 type SettleRequestParams struct {
 	ProcessID pgtype.UUID
-	Status    string
-	Message   *string
+	Status    RequestStatus
+	Message   string
 	Delay     time.Duration
+	Expects   *int64
 }
 
-// SettleRequest ends what processID captured in this transaction, as complete or error, or puts it back as new, to be tried
-// again after delay (0 otherwise); how many requests that were.
+// SettleRequest ends what ProcessID captured in this transaction, as complete ("") or error, or
+// puts it back, not to be captured before Delay is over: as new, or as retry, which counts as a
+// try. It returns how many requests that were. 55000: they are not as many as Expects says (nil:
+// any number).
 func (q *Queries) SettleRequest(ctx context.Context, arg SettleRequestParams) (int64, error) {
 	row := q.db.QueryRow(ctx, settleRequest,
 		arg.ProcessID,
 		arg.Status,
 		arg.Message,
 		arg.Delay,
+		arg.Expects,
 	)
 	var settled int64
 	err := row.Scan(&settled)

@@ -13,8 +13,7 @@ import (
 
 const capture = `-- name: Capture :many
 select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.capture(
-    max => $1::integer, queue_id => $2::text, statuses => $3::text[], owner => $4::text,
-    since => $5::timestamptz
+    max => $1::integer, queue_id => coalesce(nullif($2::text, ''), 'default'), statuses => coalesce($3::text[], '{new,failed}'), owner => nullif($4::text, ''), since => nullif($5::timestamptz, '0001-01-01 00:00:00+00')
 )
 `
 
@@ -22,13 +21,14 @@ type CaptureParams struct {
 	Max      int32
 	QueueID  string
 	Statuses []string
-	Owner    *string
-	Since    *time.Time
+	Owner    string
+	Since    time.Time
 }
 
-// Capture takes at most max tasks for the caller, from any of statuses (new, failed, done) in this order, oldest first; none: nothing
-// can be had now. Give their Attempt back to SetStatus. With since, only what became available then or later, and nothing that
-// timed out. It never waits, and never gives one attempt to two callers.
+// Capture takes at most Max tasks for the caller, from any of Statuses (new, failed, done; nil: new
+// and failed) in this order, oldest first; none: nothing can be had now. Give their Attempt back to
+// SetStatus. With Since, only what became available then or later, and nothing that timed out. It
+// never waits, and never gives one attempt to two callers.
 func (q *Queries) Capture(ctx context.Context, arg CaptureParams) ([]Task, error) {
 	rows, err := q.db.Query(ctx, capture,
 		arg.Max,
@@ -72,22 +72,27 @@ func (q *Queries) Capture(ctx context.Context, arg CaptureParams) ([]Task, error
 
 const createTask = `-- name: CreateTask :one
 select lock.create_task(
-    id => $1::text, queue_id => $2::text, retries_left => $3::integer,
-    timeout => $4::interval, payload => $5::jsonb, available_at => $6::timestamptz
+    id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'),
+    retries_left => nullif($3::integer, 0),
+    timeout => nullif(coalesce(nullif($4::interval, '0'), '5 minutes'), '-1 microsecond'), payload => $5::jsonb,
+    available_at => coalesce(clock_timestamp() + nullif($6::interval, '0'), nullif($7::timestamptz, '0001-01-01 00:00:00+00'))
 ) as created
 `
 
 type CreateTaskParams struct {
 	ID          string
 	QueueID     string
-	RetriesLeft *int32
-	Timeout     *time.Duration
+	RetriesLeft int32
+	Timeout     time.Duration
 	Payload     json.RawMessage
-	AvailableAt *time.Time
+	Delay       time.Duration
+	AvailableAt time.Time
 }
 
-// CreateTask adds a task to a queue; false: the queue has one of this id already, which stays as it is. RetriesLeft: how many
-// captures it may have (nil: any number). Timeout: how long a capture may hold it (nil: for ever). AvailableAt: nil is now.
+// CreateTask adds a task to a queue; false: the queue has one of this id already, which stays as it
+// is. RetriesLeft: how many captures it may have (0: any number). Timeout: how long a capture may
+// hold it (0: 5 minutes, Forever: until it is settled). AvailableAt: zero is now. Delay, when it is
+// not 0: that long after now instead.
 func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, error) {
 	row := q.db.QueryRow(ctx, createTask,
 		arg.ID,
@@ -95,6 +100,7 @@ func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, e
 		arg.RetriesLeft,
 		arg.Timeout,
 		arg.Payload,
+		arg.Delay,
 		arg.AvailableAt,
 	)
 	var created bool
@@ -104,28 +110,34 @@ func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, e
 
 const createTasks = `-- name: CreateTasks :one
 select lock.create_tasks(
-    ids => $1::text[], queue_id => $2::text, retries_left => $3::integer,
-    timeout => $4::interval, available_at => $5::timestamptz, payloads => $6::jsonb[]
+    ids => $1::text[], queue_id => coalesce(nullif($2::text, ''), 'default'),
+    retries_left => nullif($3::integer, 0),
+    timeout => nullif(coalesce(nullif($4::interval, '0'), '5 minutes'), '-1 microsecond'),
+    available_at => coalesce(clock_timestamp() + nullif($5::interval, '0'), nullif($6::timestamptz, '0001-01-01 00:00:00+00')),
+    payloads => $7::jsonb[]
 ) as created
 `
 
 type CreateTasksParams struct {
-	Ids         []string
+	IDs         []string
 	QueueID     string
-	RetriesLeft *int32
-	Timeout     *time.Duration
-	AvailableAt *time.Time
+	RetriesLeft int32
+	Timeout     time.Duration
+	Delay       time.Duration
+	AvailableAt time.Time
 	Payloads    []json.RawMessage
 }
 
-// CreateTasks adds many tasks at once, available in this order, and says how many were new. Payloads: one for each id, or nil.
-// For a million of them, COPY ids and payloads into a temporary table and call lock.create_tasks over array_agg: see docs/task.md.
+// CreateTasks adds many tasks at once, available in this order, and says how many were new.
+// Payloads: one for each id, or nil. For a million of them, COPY ids and payloads into a temporary
+// table and call lock.create_tasks over array_agg: see docs/task.md.
 func (q *Queries) CreateTasks(ctx context.Context, arg CreateTasksParams) (int64, error) {
 	row := q.db.QueryRow(ctx, createTasks,
-		arg.Ids,
+		arg.IDs,
 		arg.QueueID,
 		arg.RetriesLeft,
 		arg.Timeout,
+		arg.Delay,
 		arg.AvailableAt,
 		arg.Payloads,
 	)
@@ -135,17 +147,16 @@ func (q *Queries) CreateTasks(ctx context.Context, arg CreateTasksParams) (int64
 }
 
 const deadLetters = `-- name: DeadLetters :many
-select queue_id, id, status, attempt, tries, owner, message, payload, created_at, changed_at from lock.dead_letter where queue_id = $1::text order by changed_at limit $2::integer
+select queue_id, id, status, attempt, tries, owner, message, payload, created_at, changed_at from lock.dead_letter
+where queue_id = coalesce(nullif($1::text, ''), 'default')
+order by changed_at
+limit coalesce(nullif($2::integer, 0), 100)
 `
 
-type DeadLettersParams struct {
-	QueueID string
-	Max     int32
-}
-
-// DeadLetters lists at most max tasks of a queue that are not done and have no capture left, oldest first.
-func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]DeadLetter, error) {
-	rows, err := q.db.Query(ctx, deadLetters, arg.QueueID, arg.Max)
+// DeadLetters lists at most max tasks of a queue (0: 100) that are not done and have no capture
+// left, oldest first.
+func (q *Queries) DeadLetters(ctx context.Context, queueID string, max int32) ([]DeadLetter, error) {
+	rows, err := q.db.Query(ctx, deadLetters, queueID, max)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +188,7 @@ func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]Dea
 
 const extendTask = `-- name: ExtendTask :one
 select lock.extend_task(
-    id => $1::text, attempt => $2::bigint, timeout => $3::interval, queue_id => $4::text
+    id => $1::text, attempt => $2::bigint, timeout => $3::interval, queue_id => coalesce(nullif($4::text, ''), 'default')
 ) as extended
 `
 
@@ -188,7 +199,7 @@ type ExtendTaskParams struct {
 	QueueID string
 }
 
-// ExtendTask gives the holder of an attempt timeout from now on; false: the attempt is stale.
+// ExtendTask gives the holder of an attempt Timeout from now on; false: the attempt is stale.
 func (q *Queries) ExtendTask(ctx context.Context, arg ExtendTaskParams) (bool, error) {
 	row := q.db.QueryRow(ctx, extendTask,
 		arg.ID,
@@ -202,17 +213,12 @@ func (q *Queries) ExtendTask(ctx context.Context, arg ExtendTaskParams) (bool, e
 }
 
 const getTask = `-- name: GetTask :one
-select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.get_task(id => $1::text, queue_id => $2::text)
+select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.get_task(id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'))
 `
 
-type GetTaskParams struct {
-	ID      string
-	QueueID string
-}
-
 // GetTask returns a task as it is stored; pgx.ErrNoRows: there is none.
-func (q *Queries) GetTask(ctx context.Context, arg GetTaskParams) (Task, error) {
-	row := q.db.QueryRow(ctx, getTask, arg.ID, arg.QueueID)
+func (q *Queries) GetTask(ctx context.Context, taskID string, queueID string) (Task, error) {
+	row := q.db.QueryRow(ctx, getTask, taskID, queueID)
 	var i Task
 	err := row.Scan(
 		&i.QueueID,
@@ -234,7 +240,10 @@ func (q *Queries) GetTask(ctx context.Context, arg GetTaskParams) (Task, error) 
 }
 
 const listTasks = `-- name: ListTasks :many
-select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.list_tasks(queue_id => $1::text, status => $2::lock.task_status, max => $3::integer)
+select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.list_tasks(
+    queue_id => coalesce(nullif($1::text, ''), 'default'), status => coalesce(nullif($2::varchar, ''), 'new')::lock.task_status,
+    max => coalesce(nullif($3::integer, 0), 100)
+)
 `
 
 type ListTasksParams struct {
@@ -243,7 +252,8 @@ type ListTasksParams struct {
 	Max     int32
 }
 
-// ListTasks lists at most max tasks of a queue in one status: in_progress by deadline, the others oldest first.
+// ListTasks lists at most Max tasks of a queue (0: 100) in one status ("": new): in_progress by
+// deadline, the others oldest first.
 func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]Task, error) {
 	rows, err := q.db.Query(ctx, listTasks, arg.QueueID, arg.Status, arg.Max)
 	if err != nil {
@@ -279,40 +289,10 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]Task, e
 	return items, nil
 }
 
-const nextTaskIn = `-- name: NextTaskIn :many
-select lock.next_task_in(queue_id => $1::text, statuses => $2::text[])::interval as due
-`
-
-type NextTaskInParams struct {
-	QueueID  string
-	Statuses []string
-}
-
-// NextTaskIn says after how long the next task becomes available or times out; none: not by itself.
-func (q *Queries) NextTaskIn(ctx context.Context, arg NextTaskInParams) ([]time.Duration, error) {
-	rows, err := q.db.Query(ctx, nextTaskIn, arg.QueueID, arg.Statuses)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []time.Duration
-	for rows.Next() {
-		var due time.Duration
-		if err := rows.Scan(&due); err != nil {
-			return nil, err
-		}
-		items = append(items, due)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const purgeTasks = `-- name: PurgeTasks :one
 select lock.purge_tasks(
-    older_than => $1::interval, max => $2::integer, queue_id => $3::text,
-    status => $4::lock.task_status
+    older_than => $1::interval, max => coalesce(nullif($2::integer, 0), 10000), queue_id => coalesce(nullif($3::text, ''), 'default'),
+    status => coalesce(nullif($4::varchar, ''), 'done')::lock.task_status
 ) as purged
 `
 
@@ -323,7 +303,8 @@ type PurgeTasksParams struct {
 	Status    TaskStatus
 }
 
-// PurgeTasks deletes at most max tasks that were settled as status (done, or failed for dead letters) longer than olderThan ago.
+// PurgeTasks deletes at most Max tasks (0: 10000) that were settled as Status (done, or failed for
+// dead letters; "": done) longer than OlderThan ago.
 func (q *Queries) PurgeTasks(ctx context.Context, arg PurgeTasksParams) (int64, error) {
 	row := q.db.QueryRow(ctx, purgeTasks,
 		arg.OlderThan,
@@ -337,16 +318,19 @@ func (q *Queries) PurgeTasks(ctx context.Context, arg PurgeTasksParams) (int64, 
 }
 
 const retryTask = `-- name: RetryTask :one
-select lock.retry_task(id => $1::text, retries_left => $2::integer, queue_id => $3::text) as revived
+select lock.retry_task(
+    id => $1::text, retries_left => nullif($2::integer, 0), queue_id => coalesce(nullif($3::text, ''), 'default')
+) as revived
 `
 
 type RetryTaskParams struct {
 	ID          string
-	RetriesLeft *int32
+	RetriesLeft int32
 	QueueID     string
 }
 
-// RetryTask revives a task, such as a dead letter, with so many captures ahead (nil: any number); false: it is in progress.
+// RetryTask revives a task, such as a dead letter, with so many captures ahead (0: any number);
+// false: it is in progress.
 func (q *Queries) RetryTask(ctx context.Context, arg RetryTaskParams) (bool, error) {
 	row := q.db.QueryRow(ctx, retryTask, arg.ID, arg.RetriesLeft, arg.QueueID)
 	var revived bool
@@ -355,17 +339,20 @@ func (q *Queries) RetryTask(ctx context.Context, arg RetryTaskParams) (bool, err
 }
 
 const retryTasks = `-- name: RetryTasks :one
-select lock.retry_tasks(queue_id => $1::text, retries_left => $2::integer, max => $3::integer) as revived
+select lock.retry_tasks(
+    queue_id => coalesce(nullif($1::text, ''), 'default'), retries_left => coalesce(nullif($2::integer, 0), 1),
+    max => coalesce(nullif($3::integer, 0), 1000)
+) as revived
 `
 
 type RetryTasksParams struct {
 	QueueID     string
-	RetriesLeft *int32
+	RetriesLeft int32
 	Max         int32
 }
 
-// RetryTasks revives at most max dead letters of a queue, those that died first, each with so many captures ahead (nil: any
-// number), and says how many. Call it again while it says max.
+// RetryTasks revives at most Max dead letters of a queue (0: 1000), those that died first, each
+// with so many captures ahead (0: 1), and says how many. Call it again while it says Max.
 func (q *Queries) RetryTasks(ctx context.Context, arg RetryTasksParams) (int64, error) {
 	row := q.db.QueryRow(ctx, retryTasks, arg.QueueID, arg.RetriesLeft, arg.Max)
 	var revived int64
@@ -376,7 +363,7 @@ func (q *Queries) RetryTasks(ctx context.Context, arg RetryTasksParams) (int64, 
 const setStatus = `-- name: SetStatus :one
 select lock.set_status(
     id => $1::text, status => $2::lock.task_status, attempt => $3::bigint,
-    queue_id => $4::text, delay => $5::interval, message => $6::text, dead => $7::boolean
+    queue_id => coalesce(nullif($4::text, ''), 'default'), delay => $5::interval, message => nullif($6::text, ''), dead => $7::boolean
 ) as settled
 `
 
@@ -386,12 +373,12 @@ type SetStatusParams struct {
 	Attempt *int64
 	QueueID string
 	Delay   time.Duration
-	Message *string
+	Message string
 	Dead    bool
 }
 
-// SetStatus settles a captured task; false: the attempt is stale. With a nil attempt it sets any task, whoever has it. Dead,
-// only with failed: no capture is left.
+// SetStatus settles a captured task; false: the attempt is stale. With a nil Attempt it sets any
+// task, whoever has it. Dead, only with failed: no capture is left.
 func (q *Queries) SetStatus(ctx context.Context, arg SetStatusParams) (bool, error) {
 	row := q.db.QueryRow(ctx, setStatus,
 		arg.ID,
@@ -410,24 +397,25 @@ func (q *Queries) SetStatus(ctx context.Context, arg SetStatusParams) (bool, err
 const setStatuses = `-- name: SetStatuses :one
 select lock.set_statuses(
     ids => $1::text[], attempts => $2::bigint[], status => $3::lock.task_status,
-    queue_id => $4::text, delay => $5::interval, message => $6::text, dead => $7::boolean
+    queue_id => coalesce(nullif($4::text, ''), 'default'), delay => $5::interval, message => nullif($6::text, ''), dead => $7::boolean
 ) as settled
 `
 
 type SetStatusesParams struct {
-	Ids      []string
+	IDs      []string
 	Attempts []int64
 	Status   TaskStatus
 	QueueID  string
 	Delay    time.Duration
-	Message  *string
+	Message  string
 	Dead     bool
 }
 
-// SetStatuses settles many captured tasks at once and says how many were; stale attempts are left out.
+// SetStatuses settles many captured tasks at once and says how many were; stale attempts are left
+// out.
 func (q *Queries) SetStatuses(ctx context.Context, arg SetStatusesParams) (int64, error) {
 	row := q.db.QueryRow(ctx, setStatuses,
-		arg.Ids,
+		arg.IDs,
 		arg.Attempts,
 		arg.Status,
 		arg.QueueID,
@@ -438,81 +426,4 @@ func (q *Queries) SetStatuses(ctx context.Context, arg SetStatusesParams) (int64
 	var settled int64
 	err := row.Scan(&settled)
 	return settled, err
-}
-
-const settleAndCapture = `-- name: SettleAndCapture :many
-select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.settle_and_capture(
-    ids => $1::text[], attempts => $2::bigint[], results => $3::text[],
-    max => $4::integer, queue_id => $5::text, statuses => $6::text[],
-    owner => $7::text, delays => $8::interval[], messages => $9::text[],
-    since => $10::timestamptz, shortest => $11::interval, longest => $12::interval, max_tries => $13::integer
-)
-`
-
-type SettleAndCaptureParams struct {
-	Ids      []string
-	Attempts []int64
-	Results  []string
-	Max      int32
-	QueueID  string
-	Statuses []string
-	Owner    *string
-	Delays   []time.Duration
-	Messages []string
-	Since    *time.Time
-	Shortest time.Duration
-	Longest  time.Duration
-	MaxTries int32
-}
-
-// SettleAndCapture settles the last batch, every task with its own result, delay and message, and captures the next (Max 0:
-// none), in one round trip and one commit. Results: new, done, failed, dead (no capture left), or retry: failed, and captured again after its
-// delay, or after a pause between Shortest and Longest that doubles with its tries; without a limit of its own it is dead after MaxTries.
-func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCaptureParams) ([]Task, error) {
-	rows, err := q.db.Query(ctx, settleAndCapture,
-		arg.Ids,
-		arg.Attempts,
-		arg.Results,
-		arg.Max,
-		arg.QueueID,
-		arg.Statuses,
-		arg.Owner,
-		arg.Delays,
-		arg.Messages,
-		arg.Since,
-		arg.Shortest,
-		arg.Longest,
-		arg.MaxTries,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Task
-	for rows.Next() {
-		var i Task
-		if err := rows.Scan(
-			&i.QueueID,
-			&i.ID,
-			&i.Timeout,
-			&i.Payload,
-			&i.CreatedAt,
-			&i.Status,
-			&i.Attempt,
-			&i.Tries,
-			&i.RetriesLeft,
-			&i.AvailableAt,
-			&i.ChangedAt,
-			&i.Deadline,
-			&i.Owner,
-			&i.Message,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }

@@ -15,7 +15,7 @@ const createThrottledResource = `-- name: CreateThrottledResource :one
 select lock.create_throttled_resource(
     resource_id => $1::text,
     throttle_interval => $2::interval,
-    permits => $3::integer
+    permits => coalesce(nullif($3::integer, 0), 1)
 ) as created
 `
 
@@ -25,9 +25,10 @@ type CreateThrottledResourceParams struct {
 	Permits          int32
 }
 
-// CreateThrottledResource makes a resource that is granted at most permits times (1 to 100; the zero value is an error, 22023) in any window of the
-// interval, and can be locked at once; false when it exists, and then it has the new interval and permits.
-// For intervals of months or years call lock.create_throttled_resource in SQL: a Go duration has a fixed length.
+// CreateThrottledResource makes a resource that is granted at most Permits times (1 to 100; 0: 1)
+// in any window of the interval, and can be locked at once; false when it exists, and then it has
+// the new interval and permits. For intervals of months or years call
+// lock.create_throttled_resource in SQL: a Go duration has a fixed length.
 func (q *Queries) CreateThrottledResource(ctx context.Context, arg CreateThrottledResourceParams) (bool, error) {
 	row := q.db.QueryRow(ctx, createThrottledResource, arg.ResourceID, arg.ThrottleInterval, arg.Permits)
 	var created bool
@@ -36,36 +37,29 @@ func (q *Queries) CreateThrottledResource(ctx context.Context, arg CreateThrottl
 }
 
 const dropUnusedThrottledResources = `-- name: DropUnusedThrottledResources :one
-select lock.drop_unused_throttled_resources(unused_for => $1::interval, max => $2::integer) as dropped
+select lock.drop_unused_throttled_resources(unused_for => $1::interval, max => coalesce(nullif($2::integer, 0), 10000)) as dropped
 `
 
-type DropUnusedThrottledResourcesParams struct {
-	UnusedFor time.Duration
-	Max       int32
-}
-
-// DropUnusedThrottledResources deletes at most max resources whose interval ended at least unused_for ago, and returns how
-// many; call it again until it returns 0. For the schema's owner.
-func (q *Queries) DropUnusedThrottledResources(ctx context.Context, arg DropUnusedThrottledResourcesParams) (int64, error) {
-	row := q.db.QueryRow(ctx, dropUnusedThrottledResources, arg.UnusedFor, arg.Max)
+// DropUnusedThrottledResources deletes at most max resources (0: 10000) whose interval ended at
+// least unusedFor ago, and returns how many; call it again until it returns 0. For operators.
+func (q *Queries) DropUnusedThrottledResources(ctx context.Context, unusedFor time.Duration, max int32) (int64, error) {
+	row := q.db.QueryRow(ctx, dropUnusedThrottledResources, unusedFor, max)
 	var dropped int64
 	err := row.Scan(&dropped)
 	return dropped, err
 }
 
 const forceReleaseThrottledResource = `-- name: ForceReleaseThrottledResource :one
-select lock.force_release_throttled_resource(resource_id => $1::text, reason => $2::text) as released
+select lock.force_release_throttled_resource(
+    resource_id => $1::text, reason => $2::text
+) as released
 `
 
-type ForceReleaseThrottledResourceParams struct {
-	ResourceID string
-	Reason     string
-}
-
-// ForceReleaseThrottledResource lets a resource be locked at once, and records the operator and the reason in
-// lock.forced_release; false when its interval has passed anyway, for every permit. For the schema's owner.
-func (q *Queries) ForceReleaseThrottledResource(ctx context.Context, arg ForceReleaseThrottledResourceParams) (bool, error) {
-	row := q.db.QueryRow(ctx, forceReleaseThrottledResource, arg.ResourceID, arg.Reason)
+// ForceReleaseThrottledResource lets a resource be locked at once, and records the operator and the
+// reason in lock.forced_release; false when its interval has passed anyway, for every permit. For
+// operators.
+func (q *Queries) ForceReleaseThrottledResource(ctx context.Context, resourceID string, reason string) (bool, error) {
+	row := q.db.QueryRow(ctx, forceReleaseThrottledResource, resourceID, reason)
 	var released bool
 	err := row.Scan(&released)
 	return released, err
@@ -75,8 +69,9 @@ const getThrottledResourceStatus = `-- name: GetThrottledResourceStatus :one
 select resource_id, throttle_interval, last_locked, last_locker_details, free_at, throttled, free_in, clock_was_set_back, permits, permits_left, next_permit_at from lock.throttled_resource_status where resource_id = $1::text
 `
 
-// GetThrottledResourceStatus says who locked a resource last, until when it is throttled, how many permits are left and when there
-// will be one more; pgx.ErrNoRows when it is not known.
+// GetThrottledResourceStatus says who locked a resource last, until when it is throttled, how many
+// permits are left and when there will be one more; pgx.ErrNoRows when it is not known. A month of
+// ThrottleInterval counts 30 days; the times are exact.
 func (q *Queries) GetThrottledResourceStatus(ctx context.Context, resourceID string) (ThrottledResourceStatus, error) {
 	row := q.db.QueryRow(ctx, getThrottledResourceStatus, resourceID)
 	var i ThrottledResourceStatus
@@ -100,16 +95,47 @@ const lockThrottledResource = `-- name: LockThrottledResource :one
 select lock.lock_throttled_resource(resource_id => $1::text, details => $2::text) as locked
 `
 
-type LockThrottledResourceParams struct {
-	ResourceID string
-	Details    string
+// LockThrottledResource returns true at most permits times in any window of the resource's
+// interval, and never waits. details says who and why. Commit at once and work afterwards: rolled
+// back, the grant never was. Errors keep their SQLSTATE: 22004, 22023, P0002 never created, 25006,
+// 40001.
+func (q *Queries) LockThrottledResource(ctx context.Context, resourceID string, details string) (bool, error) {
+	row := q.db.QueryRow(ctx, lockThrottledResource, resourceID, details)
+	var locked bool
+	err := row.Scan(&locked)
+	return locked, err
 }
 
-// LockThrottledResource returns true at most permits times in any window of the resource's interval, and never waits. details says who and why.
-// Commit at once and work afterwards: rolled back, the grant never was. Errors keep their SQLSTATE: 22004, 22023, P0002 never
-// created, 25006, 40001.
-func (q *Queries) LockThrottledResource(ctx context.Context, arg LockThrottledResourceParams) (bool, error) {
-	row := q.db.QueryRow(ctx, lockThrottledResource, arg.ResourceID, arg.Details)
+const lockThrottledResourceEvery = `-- name: LockThrottledResourceEvery :one
+select lock.lock_throttled_resource(resource_id => $1::text, details => $2::text) as locked
+from (
+    select lock.create_throttled_resource(
+        resource_id => $1::text,
+        throttle_interval => $3::interval,
+        permits => coalesce(nullif($4::integer, 0), 1)
+    ) as made
+    offset 0
+) as resource
+where resource.made is not null
+`
+
+type LockThrottledResourceEveryParams struct {
+	ResourceID       string
+	Details          string
+	ThrottleInterval time.Duration
+	Permits          int32
+}
+
+// LockThrottledResourceEvery is LockThrottledResource for a resource that need not be there: it is
+// made when it is new, and has this interval and these permits (1 to 100; 0: 1) from then on, as
+// CreateThrottledResource says.
+func (q *Queries) LockThrottledResourceEvery(ctx context.Context, arg LockThrottledResourceEveryParams) (bool, error) {
+	row := q.db.QueryRow(ctx, lockThrottledResourceEvery,
+		arg.ResourceID,
+		arg.Details,
+		arg.ThrottleInterval,
+		arg.Permits,
+	)
 	var locked bool
 	err := row.Scan(&locked)
 	return locked, err

@@ -14,19 +14,19 @@ const acquireTimeSlot = `-- name: AcquireTimeSlot :one
 select lock.acquire_time_slot(
     task_id => $1::text,
     resolution => $2::interval,
-    at => $3::timestamptz
+    at => nullif($3::timestamptz, '0001-01-01 00:00:00+00')
 ) as acquired
 `
 
 type AcquireTimeSlotParams struct {
 	TaskID     string
 	Resolution time.Duration
-	At         *time.Time
+	At         time.Time
 }
 
-// AcquireTimeSlot returns true for the first call of a slot of time (the one that holds at; nil: now) that is newer than
-// every slot granted to the task before. It waits only for a transaction that has acquired one and not ended. Errors keep
-// their SQLSTATE: 22004, 22023, 25006, 40001.
+// AcquireTimeSlot returns true for the first call of a slot of time (the one that holds At; zero:
+// now) that is newer than every slot granted to the task before. It waits only for a transaction
+// that has acquired one and not ended. Errors keep their SQLSTATE: 22004, 22023, 25006, 40001.
 func (q *Queries) AcquireTimeSlot(ctx context.Context, arg AcquireTimeSlotParams) (bool, error) {
 	row := q.db.QueryRow(ctx, acquireTimeSlot, arg.TaskID, arg.Resolution, arg.At)
 	var acquired bool
@@ -35,18 +35,13 @@ func (q *Queries) AcquireTimeSlot(ctx context.Context, arg AcquireTimeSlotParams
 }
 
 const dropUnusedTimeSlots = `-- name: DropUnusedTimeSlots :one
-select lock.drop_unused_time_slots(unused_for => $1::interval, max => $2::integer) as dropped
+select lock.drop_unused_time_slots(unused_for => $1::interval, max => coalesce(nullif($2::integer, 0), 10000)) as dropped
 `
 
-type DropUnusedTimeSlotsParams struct {
-	UnusedFor time.Duration
-	Max       int32
-}
-
-// DropUnusedTimeSlots forgets at most max tasks whose newest slot ended at least unused_for ago, and returns how many; call it
-// again until it returns 0. For the schema's owner.
-func (q *Queries) DropUnusedTimeSlots(ctx context.Context, arg DropUnusedTimeSlotsParams) (int64, error) {
-	row := q.db.QueryRow(ctx, dropUnusedTimeSlots, arg.UnusedFor, arg.Max)
+// DropUnusedTimeSlots forgets at most max tasks (0: 10000) whose newest slot ended at least
+// unusedFor ago, and returns how many; call it again until it returns 0. For operators.
+func (q *Queries) DropUnusedTimeSlots(ctx context.Context, unusedFor time.Duration, max int32) (int64, error) {
+	row := q.db.QueryRow(ctx, dropUnusedTimeSlots, unusedFor, max)
 	var dropped int64
 	err := row.Scan(&dropped)
 	return dropped, err
@@ -56,15 +51,11 @@ const forceReleaseTimeSlot = `-- name: ForceReleaseTimeSlot :one
 select lock.force_release_time_slot(task_id => $1::text, reason => $2::text) as released
 `
 
-type ForceReleaseTimeSlotParams struct {
-	TaskID string
-	Reason string
-}
-
-// ForceReleaseTimeSlot forgets the newest slot of a task, so that any slot can be acquired next, and records the operator and
-// the reason in lock.forced_release; false when there is nothing to forget. For the schema's owner.
-func (q *Queries) ForceReleaseTimeSlot(ctx context.Context, arg ForceReleaseTimeSlotParams) (bool, error) {
-	row := q.db.QueryRow(ctx, forceReleaseTimeSlot, arg.TaskID, arg.Reason)
+// ForceReleaseTimeSlot forgets the newest slot of a task, so that any slot can be acquired next,
+// and records the operator and the reason in lock.forced_release; false when there is nothing to
+// forget. For operators.
+func (q *Queries) ForceReleaseTimeSlot(ctx context.Context, taskID string, reason string) (bool, error) {
+	row := q.db.QueryRow(ctx, forceReleaseTimeSlot, taskID, reason)
 	var released bool
 	err := row.Scan(&released)
 	return released, err

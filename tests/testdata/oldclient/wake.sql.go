@@ -7,37 +7,10 @@ package db
 
 import (
 	"context"
-
-	"time"
 )
 
-const openTransactions = `-- name: OpenTransactions :many
-select lock.open_transactions(among => $1::bigint[])::bigint as id
-`
-
-// OpenTransactions lists the transactions that are open and have an id; with among, those of them that still are.
-func (q *Queries) OpenTransactions(ctx context.Context, among []int64) ([]int64, error) {
-	rows, err := q.db.Query(ctx, openTransactions, among)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const pauseQueue = `-- name: PauseQueue :one
-select lock.pause_queue(kind => $1::text, queue_id => $2::text, reason => $3::text) as paused
+select lock.pause_queue(kind => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'), reason => $3::text) as paused
 `
 
 type PauseQueueParams struct {
@@ -46,7 +19,8 @@ type PauseQueueParams struct {
 	Reason  string
 }
 
-// PauseQueue makes a queue of kind task or request give nothing to anybody until ResumeQueue; false: it is paused already.
+// PauseQueue makes a queue of kind task or request give nothing to anybody until ResumeQueue;
+// false: it is paused already.
 func (q *Queries) PauseQueue(ctx context.Context, arg PauseQueueParams) (bool, error) {
 	row := q.db.QueryRow(ctx, pauseQueue, arg.Kind, arg.QueueID, arg.Reason)
 	var paused bool
@@ -55,59 +29,13 @@ func (q *Queries) PauseQueue(ctx context.Context, arg PauseQueueParams) (bool, e
 }
 
 const resumeQueue = `-- name: ResumeQueue :one
-select lock.resume_queue(kind => $1::text, queue_id => $2::text) as resumed
+select lock.resume_queue(kind => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default')) as resumed
 `
 
-type ResumeQueueParams struct {
-	Kind    string
-	QueueID string
-}
-
 // ResumeQueue ends a pause and wakes the queue's idle workers; false: it was not paused.
-func (q *Queries) ResumeQueue(ctx context.Context, arg ResumeQueueParams) (bool, error) {
-	row := q.db.QueryRow(ctx, resumeQueue, arg.Kind, arg.QueueID)
+func (q *Queries) ResumeQueue(ctx context.Context, kind string, queueID string) (bool, error) {
+	row := q.db.QueryRow(ctx, resumeQueue, kind, queueID)
 	var resumed bool
 	err := row.Scan(&resumed)
 	return resumed, err
-}
-
-const startIdling = `-- name: StartIdling :exec
-select lock.start_idling(channel => $1::text, queue_id => $2::text, worker => $3::text, lasting => $4::interval)
-`
-
-type StartIdlingParams struct {
-	Channel string
-	QueueID string
-	Worker  string
-	Lasting time.Duration
-}
-
-// StartIdling lists a worker as idle for a while, so that producers of the queue notify it. Call it on a pool, not in a
-// transaction: it counts only once it is committed.
-func (q *Queries) StartIdling(ctx context.Context, arg StartIdlingParams) error {
-	_, err := q.db.Exec(ctx, startIdling,
-		arg.Channel,
-		arg.QueueID,
-		arg.Worker,
-		arg.Lasting,
-	)
-	return err
-}
-
-const stopIdling = `-- name: StopIdling :one
-select lock.stop_idling(channel => $1::text, queue_id => $2::text, worker => $3::text) as stopped
-`
-
-type StopIdlingParams struct {
-	Channel string
-	QueueID string
-	Worker  string
-}
-
-// StopIdling takes a worker off that list; false when it was not on it.
-func (q *Queries) StopIdling(ctx context.Context, arg StopIdlingParams) (bool, error) {
-	row := q.db.QueryRow(ctx, stopIdling, arg.Channel, arg.QueueID, arg.Worker)
-	var stopped bool
-	err := row.Scan(&stopped)
-	return stopped, err
 }
