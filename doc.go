@@ -14,9 +14,9 @@
 //   - One at a time for minutes or hours, a leader, or at most N at once: a lease. [WithLease]
 //     renews it, and ends the work's context before another can have it.
 //   - Not again until a person or a program says so, crash or not: a mutex, [NewDurableMutex].
-//   - Not again before a while has passed: a timeout, [NewIntervalTimeout], which counts from the last
-//     grant. A time slot, [NewTimeSlot], is aligned to the clock. A throttle, [NewThrottle], never
-//     waits and says who and why.
+//   - Not again before a while has passed: a timeout, [NewIntervalTimeout], which counts from the
+//     last grant. A time slot, [NewTimeSlot], is aligned to the clock. A throttle, [NewThrottle],
+//     never waits and says who and why.
 //   - Work to be shared out: tasks, [WorkTasks], each by itself and in any order. Requests,
 //     [WorkRequests], are done in their order and by one worker per entity.
 //

@@ -86,7 +86,8 @@ type WorkerOptions struct {
 	OnError func(ctx context.Context, err error)
 }
 
-// complete refuses what no worker can work with, and fills in the defaults. Counts are 0 for theirs.
+// complete refuses what no worker can work with, and fills in the defaults. Counts are 0 for
+// theirs.
 func (o *WorkerOptions) complete(handler bool, counts map[string]int) error {
 	if !handler {
 		return errors.New("the handler is nil: pass a function")

@@ -25,8 +25,8 @@ type DurableMutex struct {
 	owner string
 }
 
-// NewDurableMutex returns the DurableMutex of owner, a text of 1 to 1024 bytes. With "" it belongs to
-// nobody in particular, and any caller without an owner's name can release it.
+// NewDurableMutex returns the DurableMutex of owner, a text of 1 to 1024 bytes. With "" it belongs
+// to nobody in particular, and any caller without an owner's name can release it.
 //
 // On a *pgxpool.Pool every call is a transaction of its own, and is repeated when the database asks
 // for it (see IsRetryable), up to 10 times. On a pgx.Tx it belongs to that transaction: rolled
@@ -41,8 +41,8 @@ func NewDurableMutex(conn db.DBTX, owner string) DurableMutex {
 //
 // Contention: it waits for a transaction that has acquired the mutex and not ended. To bound that
 // cancel ctx, or set lock_timeout or statement_timeout. On a pool the mutex is acquired when
-// Acquire returns, and the call is repeated as NewDurableMutex says. On a transaction it is acquired when
-// that commits, and until then others wait.
+// Acquire returns, and the call is repeated as NewDurableMutex says. On a transaction it is
+// acquired when that commits, and until then others wait.
 //
 // Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE. 22023 is a task or
 // owner that is empty or longer than 1024 bytes, 22021 one that is no text. 25006 is a standby or
@@ -57,8 +57,8 @@ func (m DurableMutex) Acquire(ctx context.Context, taskID string) (bool, error) 
 // acquired, or by another owner.
 //
 // Contention: it waits for a transaction that has released the mutex and not ended. On a pool the
-// mutex is free when Release returns, and the call is repeated as NewDurableMutex says. On a transaction
-// it is free when that commits. Errors are those of Acquire.
+// mutex is free when Release returns, and the call is repeated as NewDurableMutex says. On a
+// transaction it is free when that commits. Errors are those of Acquire.
 func (m DurableMutex) Release(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, m.conn, "release mutex", taskID, func(q *db.Queries) (bool, error) {
 		return q.ReleaseMutex(ctx, taskID, m.owner)

@@ -42,12 +42,12 @@ type CreateOptions struct {
 
 // Create creates a task. It returns false, and changes nothing, when the queue has had a task with
 // this id that nobody has deleted since. On a transaction the task is there when that commits, and
-// workers that wait are woken then. On a pool it is there when Create returns. Create waits only for
-// a transaction that creates the same id.
+// workers that wait are woken then. On a pool it is there when Create returns. Create waits only
+// for a transaction that creates the same id.
 //
-// Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 is a bad option,
-// or an id that is empty or longer than 1024 bytes; 22P05 is a payload with a NUL. A Delay below 0 is
-// an error without one, and a payload that cannot be JSON is json.Marshal's.
+// Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 is a bad
+// option, or an id that is empty or longer than 1024 bytes; 22P05 is a payload with a NUL. A Delay
+// below 0 is an error without one, and a payload that cannot be JSON is json.Marshal's.
 func (q Queue[T]) Create(ctx context.Context, conn db.DBTX, id string, payload T, opts *CreateOptions) (created bool, err error) {
 	var o CreateOptions
 	if opts != nil {
@@ -55,7 +55,7 @@ func (q Queue[T]) Create(ctx context.Context, conn db.DBTX, id string, payload T
 	}
 	text, err := json.Marshal(payload)
 	if o.Delay < 0 {
-		err = fmt.Errorf("Delay is %v: pass the time to wait, or 0", o.Delay)
+		err = fmt.Errorf("delay is %v: pass the time to wait, or 0", o.Delay)
 	}
 	if err != nil {
 		return false, fmt.Errorf("locks: create task %.60q: %w", id, err)
@@ -75,10 +75,10 @@ func (q Queue[T]) Work(ctx context.Context, pool *pgxpool.Pool,
 	return WorkTasks(ctx, pool, q.Name, q.decoding(work), opts)
 }
 
-// WorkDue works on the tasks that are due, one after the other in the caller's goroutine, until none
-// is. It returns what became of each: a failure is told there, and is no error. It is for tests, and
-// for programs that a clock starts. When work panics, or ends its goroutine, its task is not settled,
-// and is had again when its timeout has passed. Everything else is as with Work.
+// WorkDue works on the tasks that are due, one after the other in the caller's goroutine, until
+// none is. It returns what became of each: a failure is told there, and is no error. It is for
+// tests, and for programs that a clock starts. When work panics, or ends its goroutine, its task is
+// not settled, and is had again when its timeout has passed. Everything else is as with Work.
 func (q Queue[T]) WorkDue(ctx context.Context, pool *pgxpool.Pool,
 	work func(ctx context.Context, task Task[T]) error, opts *TaskOptions,
 ) ([]TaskResult, error) {
@@ -123,11 +123,12 @@ type Request[T any] struct {
 	Payload T
 }
 
-// Create requests that an entity be created, and returns the request's id. The entity's updates wait
-// until that is complete, and fail when it fails. On a transaction it is there when that commits.
+// Create requests that an entity be created, and returns the request's id. The entity's updates
+// wait until that is complete, and fail when it fails. On a transaction it is there when that
+// commits.
 //
-// Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: 23505 is an entity that
-// has been created, or is asked to be; 22023 is an id that is empty or longer than 1024 bytes.
+// Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: 23505 is an entity
+// that has been created, or is asked to be; 22023 is an id that is empty or longer than 1024 bytes.
 func (e Entities[T]) Create(ctx context.Context, conn db.DBTX, entityID string, payload T) (requestID int64, err error) {
 	return e.enqueue(ctx, conn, db.RequestCreate, entityID, payload)
 }

@@ -30,9 +30,10 @@ type RequestOptions struct {
 
 	// Settled is told what became of each batch, once, after it was settled. It is told of a batch
 	// that cannot be settled in its own transaction before that, and of one whose worker ends
-	// without a settled result (ErrUnsettled). The next batch waits for it, and no connection is held
-	// meanwhile. Its ctx lasts for CallTimeout, also when the loop's has ended. When it panics,
-	// slog's default logger gets that. Default: what has an Err goes to slog's default logger.
+	// without a settled result (ErrUnsettled). The next batch waits for it, and no connection is
+	// held meanwhile. Its ctx lasts for CallTimeout, also when the loop's has ended. When it
+	// panics, slog's default logger gets that. Default: what has an Err goes to slog's default
+	// logger.
 	Settled func(ctx context.Context, result RequestResult)
 }
 
@@ -63,7 +64,8 @@ type RequestOptions struct {
 //   - Snooze(delay): undone, and put back for any worker. It costs no try.
 //   - a panic, or the end of its goroutine: as an error. It is a *PanicError with the stack.
 //   - a lost connection, or another error that is IsRetryable: everything is undone, nothing is
-//     counted, OnError is told, and the batch is as new. It is found again as soon as the server has let go of it.
+//     counted, OnError is told, and the batch is as new. It is found again as soon as the server
+//     has let go of it.
 //
 // Stopping: when ctx ends no other batch is captured. The context that handle gets does not end
 // with ctx, and lasts for nine tenths of Grace. What handle returns by then counts, as nil does

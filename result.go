@@ -26,8 +26,8 @@ const (
 // A Result is what became of a piece of work, and when.
 type Result struct {
 	Outcome Outcome
-	// Err is the handler's error or *PanicError. It is also ErrTaskLost, ErrTimedOut or ErrUnsettled
-	// when that was so, and joined with the handler's. Nil: there was none.
+	// Err is the handler's error or *PanicError. It is also ErrTaskLost, ErrTimedOut or
+	// ErrUnsettled when that was so, and joined with the handler's. Nil: there was none.
 	Err error
 
 	// Began and Ended are of the handler, and Settled is of the result, by this process's clock.

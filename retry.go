@@ -29,8 +29,8 @@ func IsRetryable(err error) bool {
 }
 
 // ErrOutcomeUnknown says that a commit was asked for, and that the answer is not known: the
-// connection broke, the server ended it, or ctx ended first. It has happened, or not, or is still to
-// happen. The error is joined with that of the connection, and such a call is never repeated by
+// connection broke, the server ended it, or ctx ended first. It has happened, or not, or is still
+// to happen. The error is joined with that of the connection, and such a call is never repeated by
 // itself, but for those of the loops of workers.
 var ErrOutcomeUnknown = errors.New("the outcome is unknown: the commit was asked for, and not answered")
 

@@ -127,8 +127,8 @@ type TaskOptions struct {
 	// shortest of their timeouts. Either way the handler's context ends before the attempt can be
 	// another's, with the cause ErrTaskLost. When tasks are extended, that is when extending fails
 	// until a tenth of the timeout is left, or when somebody else has settled the task. What the
-	// handler returns then counts only if nobody has taken the task over. Extending uses none of the
-	// pool's connections. Default: false.
+	// handler returns then counts only if nobody has taken the task over. Extending uses none of
+	// the pool's connections. Default: false.
 	NoExtend bool
 
 	// ShortestPause is after the first try that failed; twice as long each time, with jitter.

@@ -54,7 +54,8 @@ func (h *taskHorizon) looked(began time.Time, since *time.Time, room int, found 
 	case len(found) == room && (last.Attempt == 1 || last.Timeout == nil):
 		h.mark, h.least = &last.AvailableAt, time.Second
 	default:
-		// Where one may have timed out there may be more, which only a look from the beginning finds.
+		// Where one may have timed out there may be more, which only a look from the beginning
+		// finds.
 		h.mark = nil
 	}
 }

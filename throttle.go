@@ -18,8 +18,8 @@ type Throttle struct {
 }
 
 // NewThrottle returns the Throttle that stores details with each grant, to say who and why. Details
-// are a text of 1 to 1024 bytes that is not blank. NewDurableMutex says what happens on a pool, on a
-// transaction and on a connection.
+// are a text of 1 to 1024 bytes that is not blank. NewDurableMutex says what happens on a pool, on
+// a transaction and on a connection.
 func NewThrottle(conn db.DBTX, details string) Throttle {
 	return Throttle{conn: conn, details: details}
 }

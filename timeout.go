@@ -19,8 +19,8 @@ var _ Timeout = IntervalTimeout{}
 // the last grant.
 type IntervalTimeout struct{ conn db.DBTX }
 
-// NewIntervalTimeout returns the IntervalTimeout. NewDurableMutex says what happens on a pool, on a transaction
-// and on a connection.
+// NewIntervalTimeout returns the IntervalTimeout. NewDurableMutex says what happens on a pool, on a
+// transaction and on a connection.
 func NewIntervalTimeout(conn db.DBTX) IntervalTimeout { return IntervalTimeout{conn} }
 
 // Acquire returns true when the interval of taskID has passed since the last grant. Then it counts

@@ -20,8 +20,9 @@ const (
 	giveUp  = time.Second     // of clearing up after ctx has ended
 )
 
-// Acquire takes a connection of the application's pool. When the network was lost, all that are idle there are dead, and nobody tells:
-// when one does not answer, those that do not either go with it, and the others stay.
+// Acquire takes a connection of the application's pool. When the network was lost, all that are
+// idle there are dead, and nobody tells: when one does not answer, those that do not either go with
+// it, and the others stay.
 func Acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for pool.Stat().IdleConns() > 0 {
 		soon, cancel := context.WithTimeout(ctx, proving)
@@ -36,7 +37,8 @@ func Acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	return conn, NoConnection(pool, err)
 }
 
-// NoConnection is the error of who got no connection of a pool. It has waited for nothing else, so it says how many are in use.
+// NoConnection is the error of who got no connection of a pool. It has waited for nothing else, so
+// it says how many are in use.
 func NoConnection(pool *pgxpool.Pool, err error) error {
 	if err == nil {
 		return nil
@@ -45,8 +47,8 @@ func NoConnection(pool *pgxpool.Pool, err error) error {
 	return fmt.Errorf("no connection of the pool, %d of %d are in use: %w", stat.AcquiredConns(), stat.MaxConns(), err)
 }
 
-// Release gives a connection back. One that has failed leaves the pool at once. The pool itself would keep its place until it had said
-// goodbye, which takes 15 s where nobody answers.
+// Release gives a connection back. One that has failed leaves the pool at once. The pool itself
+// would keep its place until it had said goodbye, which takes 15 s where nobody answers.
 func Release(pool *pgxpool.Pool, conn *pgxpool.Conn) {
 	if !conn.Conn().IsClosed() {
 		conn.Release()
@@ -82,8 +84,9 @@ func Call(ctx context.Context, pool *pgxpool.Pool, call func(db.DBTX) error) err
 	return call(conn)
 }
 
-// Own are connections of this package's own, beside those of the application's pool and made as these: for calls that must not wait for
-// what others do with theirs. They are opened when they are needed, two at most for a process and pool.
+// Own are connections of this package's own, beside those of the application's pool and made as
+// these: for calls that must not wait for what others do with theirs. They are opened when they are
+// needed, two at most for a process and pool.
 type Own struct {
 	app  *pgxpool.Pool
 	once sync.Once
@@ -107,8 +110,9 @@ func (o *Own) open() {
 	o.own, o.err = pgxpool.NewWithConfig(context.Background(), config)
 }
 
-// Call makes a call that is soon over. After one that failed with its connection, such as one that was not, the next is on a new one.
-// Where the server has no room for more connections, the application's have to do.
+// Call makes a call that is soon over. After one that failed with its connection, such as one that
+// was not, the next is on a new one. Where the server has no room for more connections, the
+// application's have to do.
 func (o *Own) Call(ctx context.Context, call func(db.DBTX) error) error {
 	if o.once.Do(o.open); o.err != nil {
 		return o.err

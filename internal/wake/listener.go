@@ -22,9 +22,10 @@ const (
 	trial = "lock_trial"
 )
 
-// Subscribe receives on the returned channel after each notification on channel with this payload, and after anything that may
-// have made it miss one, until the returned function is called. It returns once it listens, or could not for now: who needs to
-// be sure must look for itself from time to time.
+// Subscribe receives on the returned channel after each notification on channel with this payload,
+// and after anything that may have made it miss one, until the returned function is called. It
+// returns once it listens, or could not for now: who needs to be sure must look for itself from
+// time to time.
 func Subscribe(ctx context.Context, pool *pgxpool.Pool, channel, payload string) (<-chan struct{}, func(), error) {
 	l, leave := attach(pool, longestPoll)
 	topic := channel + " " + payload
@@ -46,7 +47,8 @@ func Subscribe(ctx context.Context, pool *pgxpool.Pool, channel, payload string)
 	return wakes, unsubscribe, nil
 }
 
-// A listener is the one connection of a process and pool that listens. It lives as long as somebody is attached.
+// A listener is the one connection of a process and pool that listens. It lives as long as somebody
+// is attached.
 type listener struct {
 	pool  *pgxpool.Pool
 	stop  context.CancelFunc
@@ -127,7 +129,8 @@ func poke(subscribers map[chan struct{}]struct{}) {
 	}
 }
 
-// change notes what the connection can do, and wakes everybody: they have missed something, or must sleep differently now.
+// change notes what the connection can do, and wakes everybody: they have missed something, or must
+// sleep differently now.
 func (l *listener) change(connected, proven bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,7 +163,8 @@ func (l *listener) run(ctx context.Context) {
 
 var errDeaf = errors.New("the listening connection does not answer")
 
-// listen serves one connection until it fails. It does not come from the pool, which all workers may be using up.
+// listen serves one connection until it fails. It does not come from the pool, which all workers
+// may be using up.
 func (l *listener) listen(ctx context.Context, ready func()) (err error) {
 	conn, err := l.connect(ctx)
 	if err != nil {
@@ -179,8 +183,9 @@ func (l *listener) listen(ctx context.Context, ready func()) (err error) {
 		l.change(false, false)
 	}()
 
-	// Behind a pooler that shares connections between transactions, LISTEN succeeds and nothing ever arrives. So a
-	// notification of our own, by way of the pool, has to arrive before anybody relies on others.
+	// Behind a pooler that shares connections between transactions, LISTEN succeeds and nothing
+	// ever arrives. So a notification of our own, by way of the pool, has to arrive before anybody
+	// relies on others.
 	proof, proven, sent := rand.Text(), false, time.Now()
 	sending, cancel := context.WithTimeout(ctx, longestPause)
 	defer cancel()

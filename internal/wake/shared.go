@@ -60,8 +60,8 @@ type wanted struct {
 
 var lines = shared[wanted, *line]{begin: func(wanted) *line { return &line{} }, end: func(*line) {}}
 
-// Enter stands in line, first come first served, with all of this process who want the same by the same pool. The caller has its turn
-// from when turn is closed. It leaves in any case.
+// Enter stands in line, first come first served, with all of this process who want the same by the
+// same pool. The caller has its turn from when turn is closed. It leaves in any case.
 func Enter(pool *pgxpool.Pool, name string) (turn <-chan struct{}, leave func()) {
 	l, done := lines.use(wanted{pool, name})
 	mine := make(chan struct{})

@@ -9,10 +9,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Transient says whether err can be gone at the next attempt: the connection failed or was too slow, the server is going down, is full
-// or is a standby for now, or the database asked for a retry or ran into a timeout. So it is with whatever is said to somebody who
-// connects: the password is being changed, or the database restored. Not so a pool that its owner has closed, which pgx says in words
-// only.
+// Transient says whether err can be gone at the next attempt: the connection failed or was too
+// slow, the server is going down, is full or is a standby for now, or the database asked for a
+// retry or ran into a timeout. So it is with whatever is said to somebody who connects: the
+// password is being changed, or the database restored. Not so a pool that its owner has closed,
+// which pgx says in words only.
 func Transient(err error) bool {
 	var refused *pgconn.ConnectError
 	if errors.As(err, &refused) {

@@ -1,4 +1,5 @@
-// Package wake runs the loops of workers: look for work, and sleep without a query until a producer notifies.
+// Package wake runs the loops of workers: look for work, and sleep without a query until a producer
+// notifies.
 //
 // The rules are in SQL: see lock_internal.wake and lock.start_idling.
 package wake
@@ -20,32 +21,37 @@ import (
 type Options struct {
 	// Poll is the longest sleep of an idle worker that is notified. Default: 30 s.
 	Poll time.Duration
-	// Blind is the longest sleep where notifications do not arrive. Default: 1 s, and never more than Poll.
+	// Blind is the longest sleep where notifications do not arrive. Default: 1 s, and never more
+	// than Poll.
 	Blind time.Duration
-	// Linger tells steady work, which comes again sooner, from single work. A worker that has found steady work is off the list of
-	// the idle, and looks again after short pauses, each as long as the work is ago, before it lists itself again: so that a
-	// steady load sends no notifications. One that finds single work stays listed: so that it takes few calls. Default: 10 ms.
+	// Linger tells steady work, which comes again sooner, from single work. A worker that has found
+	// steady work is off the list of the idle, and looks again after short pauses, each as long as
+	// the work is ago, before it lists itself again: so that a steady load sends no notifications.
+	// One that finds single work stays listed: so that it takes few calls. Default: 10 ms.
 	Linger time.Duration
 	// CallTimeout bounds every call that Watch makes by itself. Default: 10 s.
 	CallTimeout time.Duration
 	// Stir ends a sleep as a notification does. Default: nothing else does.
 	Stir <-chan struct{}
-	// Due says after how long there will be work without anybody's notification (0: unknown). It is asked before each sleep, after a
-	// look that found nothing. Default: never. Its errors are as those of a Look.
+	// Due says after how long there will be work without anybody's notification (0: unknown). It is
+	// asked before each sleep, after a look that found nothing. Default: never. Its errors are as
+	// those of a Look.
 	Due func(ctx context.Context) (time.Duration, error)
-	// Revisit makes a worker that was woken, and found nothing, look again: after a second, and then after pauses that grow
-	// twofold. Whoever had what it was woken for may be cut off, and nobody tells when the server lets go of it.
+	// Revisit makes a worker that was woken, and found nothing, look again: after a second, and
+	// then after pauses that grow twofold. Whoever had what it was woken for may be cut off, and
+	// nobody tells when the server lets go of it.
 	Revisit bool
 	// Trouble is told of what the loop survives, and that it is over. Default: nobody is.
 	Trouble *Complaint
 }
 
-// Look looks for work and does it, or lets it be done. It returns whether there was any. An error that is Transient makes Watch
-// look again after a pause; any other but ErrBusy ends it. When it takes long it must bound its own calls.
+// Look looks for work and does it, or lets it be done. It returns whether there was any. An error
+// that is Transient makes Watch look again after a pause; any other but ErrBusy ends it. When it
+// takes long it must bound its own calls.
 type Look func(ctx context.Context) (found bool, err error)
 
-// ErrBusy is the answer of a Look that did not look, as there has been no room for work since a while. Watch takes the worker off
-// the list of the idle, and calls Look again.
+// ErrBusy is the answer of a Look that did not look, as there has been no room for work since a
+// while. Watch takes the worker off the list of the idle, and calls Look again.
 var ErrBusy = errors.New("there is no room for more work")
 
 const (
@@ -56,14 +62,16 @@ const (
 	answering     = 5 * time.Second // of a connection that lives
 )
 
-// Watch calls look again and again while it finds work, sleeps otherwise until a producer of the queue notifies, and returns
-// ctx's error when ctx ends, or the first error of look that is not Transient.
+// Watch calls look again and again while it finds work, sleeps otherwise until a producer of the
+// queue notifies, and returns ctx's error when ctx ends, or the first error of look that is not
+// Transient.
 //
-// No change that was made before, or is notified by lock_internal.wake, waits longer than it takes to call look, and after work no
-// longer than opts.Linger beside that; where notifications do not arrive it waits at most opts.Blind.
+// No change that was made before, or is notified by lock_internal.wake, waits longer than it takes
+// to call look, and after work no longer than opts.Linger beside that; where notifications do not
+// arrive it waits at most opts.Blind.
 //
-// A worker that is listed as idle is taken off the list after it has found work twice, in looks that follow each other or within
-// opts.Linger.
+// A worker that is listed as idle is taken off the list after it has found work twice, in looks
+// that follow each other or within opts.Linger.
 func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opts Options, look Look) error {
 	if opts.Poll <= 0 {
 		opts.Poll = longestPoll
@@ -119,7 +127,8 @@ func (w *worker) run(ctx context.Context) error {
 	defer w.unlist(ctx)
 	pauses, worked, again := Pauses{Shortest: shortestPause, Longest: longestPause}, time.Time{}, false
 	for {
-		// A notification from here on leads to another look; one from before is answered by this look.
+		// A notification from here on leads to another look; one from before is answered by this
+		// look.
 		for _, wakes := range []<-chan struct{}{w.wakes, w.opts.Stir} {
 			select {
 			case <-wakes:
@@ -204,7 +213,8 @@ func (w *worker) list(ctx context.Context, epoch int) error {
 	return nil
 }
 
-// unlist takes the worker off the list. It is tried once: a line that stays stops counting by itself.
+// unlist takes the worker off the list. It is tried once: a line that stays stops counting by
+// itself.
 func (w *worker) unlist(ctx context.Context) {
 	if !w.line {
 		return
@@ -220,8 +230,9 @@ func (w *worker) unlist(ctx context.Context) {
 	})
 }
 
-// idle sleeps until there may be something to do. Who was notified of a request and did not get it comes back after pauses that grow
-// twofold: whoever has it may be cut off, and nobody tells when the server lets go of it.
+// idle sleeps until there may be something to do. Who was notified of a request and did not get it
+// comes back after pauses that grow twofold: whoever has it may be cut off, and nobody tells when
+// the server lets go of it.
 func (w *worker) idle(ctx context.Context, epoch int, due time.Duration) error {
 	longest := w.opts.Blind
 	if epoch != 0 {

@@ -91,7 +91,8 @@ comment on function lock.settle_request(uuid, text, text, interval, bigint) is
     'Settles everything that process_id captured in this transaction, as complete or error. It '
     'keeps the first 4000 characters of message. Returns how many requests that were. 0: there '
     'were none, they are settled already, or another transaction has them. retry puts them back '
-    'at their old place for another try, not before delay is over. lock.capture_request counts the '
-    'tries. new is the same as if they had not been captured: the try does not count. expects: how many it should be; null: any number. With another number it '
-    'raises 55000. The caller has the entity until the transaction ends. Never waits. Errors: '
-    '22004 null, 22023 bad status or delay, 55000 not what expects says.';
+    'at their old place for another try, not before delay is over. lock.capture_request counts '
+    'the tries. new is the same as if they had not been captured: the try does not count. '
+    'expects: how many it should be; null: any number. With another number it raises 55000. The '
+    'caller has the entity until the transaction ends. Never waits. Errors: 22004 null, 22023 bad '
+    'status or delay, 55000 not what expects says.';

@@ -203,11 +203,10 @@ comment on function lock.settle_and_capture(
     'the first of them. done: done. failed: to be captured again after its delay, and without one '
     'at once. dead: failed, and no capture is left. retry: failed, to be captured again after its '
     'delay. Without a delay it pauses between shortest and longest: the pause doubles with its '
-    'tries, with jitter. A retried task without a retries_left of its own is dead after '
-    'max_tries (null: never). So is one whose time runs out. reports: what became of tasks is '
-    'returned, too, before what is captured. One in_progress is stale, and has the attempt that '
-    'was passed: its result was left out, since another attempt began or it was settled otherwise. '
-    'Others are as they are now: those of ids that are not done, and dead letters that had run out '
-    'of time. Pass empty arrays when there is nothing to settle. Errors: those '
-    'of lock.set_statuses and lock.capture, 22023 bad shortest, longest or max_tries; then it '
-    'neither settles nor captures.';
+    'tries, with jitter. A retried task without a retries_left of its own is dead after max_tries '
+    '(null: never). So is one whose time runs out. reports: what became of tasks is returned, '
+    'too, before what is captured. One in_progress is stale, and has the attempt that was passed: '
+    'its result was left out, since another attempt began or it was settled otherwise. Others are '
+    'as they are now: those of ids that are not done, and dead letters that had run out of time. '
+    'Pass empty arrays when there is nothing to settle. Errors: those of lock.set_statuses and '
+    'lock.capture, 22023 bad shortest, longest or max_tries; then it neither settles nor captures.';
