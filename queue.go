@@ -78,11 +78,12 @@ func (q Queue[T]) Work(ctx context.Context, pool *pgxpool.Pool,
 // WorkDue works on the tasks that are due, one after the other in the caller's goroutine, until
 // none is. It returns what became of each: a failure is told there, and is no error. It is for
 // tests, and for programs that a clock starts. When work panics, or ends its goroutine, its task is
-// not settled, and is had again when its timeout has passed. Everything else is as with Work.
+// not settled, and is had again when its timeout has passed. Everything else is as with Work and
+// its default options.
 func (q Queue[T]) WorkDue(ctx context.Context, pool *pgxpool.Pool,
-	work func(ctx context.Context, task Task[T]) error, opts *TaskOptions,
+	work func(ctx context.Context, task Task[T]) error,
 ) ([]TaskResult, error) {
-	w := newTaskWorker(pool, q.Name, opts)
+	w := newTaskWorker(pool, q.Name, nil)
 	w.one(q.decoding(work))
 	return w.workDue(ctx)
 }

@@ -109,14 +109,7 @@ func (w *taskWorker) workDue(ctx context.Context) (results []TaskResult, err err
 		return nil, err
 	}
 	defer end()
-	w.told = func(told []TaskResult) {
-		results = append(results, told...)
-		if w.Settled != nil {
-			for _, result := range told {
-				w.Settled(ctx, result)
-			}
-		}
-	}
+	w.told = func(told []TaskResult) { results = append(results, told...) }
 	for {
 		most := 1
 		if ctx.Err() != nil {
@@ -166,7 +159,7 @@ func (w *taskWorker) report(results []TaskResult) {
 	w.results.enter()
 	next := 0
 	var rest func()
-	rest = func() { // A hook that panics, or ends its goroutine, is called for the others all the same.
+	rest = func() { // A hook that panics is called for the others all the same.
 		if next == len(results) {
 			w.results.leave(nil)
 			return

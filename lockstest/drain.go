@@ -17,7 +17,7 @@ func Drain[T any](t testing.TB, pool *pgxpool.Pool, queue locks.Queue[T],
 	handler func(ctx context.Context, task locks.Task[T]) error,
 ) []locks.TaskResult {
 	t.Helper()
-	results, err := queue.WorkDue(t.Context(), pool, handler, nil)
+	results, err := queue.WorkDue(t.Context(), pool, handler)
 	if err != nil {
 		t.Fatalf("lockstest: %v", err)
 	}

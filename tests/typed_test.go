@@ -111,7 +111,7 @@ func TestQueue(t *testing.T) {
 				return err
 			}
 			return map[string]error{"fails": errors.New("no"), "snoozes": locks.Snooze(time.Hour), "dead": locks.Permanent(errors.New("never"))}[task.Payload.To]
-		}, nil)
+		})
 		must(t, err)
 		got := ""
 		for _, r := range results {
@@ -136,11 +136,11 @@ func TestQueue(t *testing.T) {
 			}()
 			_, err := mail.Create(ctx, e.pool, "panics", letter{}, nil)
 			must(t, err)
-			mail.WorkDue(ctx, e.pool, func(context.Context, locks.Task[letter]) error { panic("stop") }, nil)
+			mail.WorkDue(ctx, e.pool, func(context.Context, locks.Task[letter]) error { panic("stop") })
 		}()
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		if results, err := mail.WorkDue(ended, e.pool, func(context.Context, locks.Task[letter]) error { return nil }, nil); !errors.Is(err, context.Canceled) || len(results) > 0 {
+		if results, err := mail.WorkDue(ended, e.pool, func(context.Context, locks.Task[letter]) error { return nil }); !errors.Is(err, context.Canceled) || len(results) > 0 {
 			t.Errorf("%v, %v", results, err)
 		}
 	})
