@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 BIN   := $(CURDIR)/.bin
 export GOFLAGS := -buildvcs=false
-MODULES := . lockstest console tests bench torture examples/spreadsheets
+MODULES := . lockstest console cli tests bench torture examples/spreadsheets
 # The nested modules need a newer Go than the importer does; the tools are pinned here and nowhere else.
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 GOOSE       := github.com/pressly/goose/v3/cmd/goose@v3.29.0
@@ -45,7 +45,7 @@ test: tools ## run every test against every target that can be had, and say what
 
 .PHONY: test-modules test-targets
 test-modules:
-	for dir in lockstest console bench torture examples/spreadsheets; do (cd $$dir && $(BIN)/gotestsum --format pkgname -- -count=1 ./...) || exit 1; done
+	for dir in lockstest console cli bench torture examples/spreadsheets; do (cd $$dir && $(BIN)/gotestsum --format pkgname -- -count=1 ./...) || exit 1; done
 
 test-targets:
 	cd tests && go run ./cmd/targets -bin $(BIN)
@@ -154,7 +154,7 @@ vet-elsewhere: ## go vet of all modules for Windows and macOS (minutes, the firs
 
 .PHONY: golangci
 golangci: $(BIN)/golangci-lint ## golangci-lint with every check that .golangci.yml leaves on (minutes to install, so it is not in lint)
-	for dir in . lockstest console tests bench examples/spreadsheets; do (cd $$dir && $(BIN)/golangci-lint run) || exit 1; done
+	for dir in . lockstest console cli tests bench examples/spreadsheets; do (cd $$dir && $(BIN)/golangci-lint run) || exit 1; done
 
 .PHONY: demo
 demo: $(BIN)/goose ## show the locks at work, on a server of its own or LOCKS_DEMO_URL (KEEP=1: leave that up)
@@ -162,8 +162,8 @@ demo: $(BIN)/goose ## show the locks at work, on a server of its own or LOCKS_DE
 
 .PHONY: console
 console: $(BIN)/goose ## show the demo at work in the console, on a server of its own or LOCKS_DEMO_URL (LISTEN=127.0.0.1:8437)
-	cd console && go build -o $(BIN)/locks-console ./cmd/locks-console
-	@cd tests && go run ./cmd/demo -console $(BIN)/locks-console $(if $(LISTEN),-listen $(LISTEN))
+	cd cli && CGO_ENABLED=0 go build -o $(BIN)/locks ./locks
+	@cd tests && go run ./cmd/demo -console $(BIN)/locks $(if $(LISTEN),-listen $(LISTEN))
 
 .PHONY: console-pictures
 console-pictures: ## take the pictures of docs/console anew (needs chromium)
@@ -172,3 +172,8 @@ console-pictures: ## take the pictures of docs/console anew (needs chromium)
 .PHONY: example
 example: ## show an application: spreadsheets, their back ends, and a kill -9, on a server of its own or LOCKS_DEMO_URL (a superuser's)
 	@cd examples/spreadsheets && go run . demo
+
+.PHONY: cross
+cross: ## build the program for every system that it is released for, without cgo
+	cd cli && for os in linux darwin windows; do for arch in amd64 arm64; do \
+		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build -o /dev/null ./locks && echo "$$os/$$arch builds" || exit 1; done; done

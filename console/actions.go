@@ -60,7 +60,7 @@ func (h *handler) wanted(r *http.Request) (a action, q *question, values []any, 
 	a, known := actions[name]
 	switch {
 	case h.Actions == nil:
-		return a, nil, nil, failure{status: http.StatusForbidden, text: "This console only shows.", hint: "locks-console -allow-actions lets it act."}
+		return a, nil, nil, failure{status: http.StatusForbidden, text: "This console only shows.", hint: "locks console --allow-actions lets it act."}
 	case !known:
 		return a, nil, nil, failure{status: http.StatusNotFound, text: "There is no such action."}
 	}

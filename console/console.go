@@ -1,6 +1,6 @@
 // Package console is a web page for those who look after the locks: what is wrong, who is in the way, and what may be done about it.
 //
-// Handler shows it under a prefix of an own service; the program locks-console serves it alone. It reads as a role that
+// Handler shows it under a prefix of an own service; the program locks serves it alone. It reads as a role that
 // lock.grant_monitor_to made, and changes nothing without Options.Actions.
 package console
 

@@ -29,7 +29,7 @@ func showConsole(interrupted context.Context, t *target, conn *pgx.Conn, program
 		u.User = url.User(role)
 		address = u.String()
 	}
-	console := exec.CommandContext(ctx, program, "-listen", *listen)
+	console := exec.CommandContext(ctx, program, "console", "--listen", *listen)
 	console.Env = append(os.Environ(), "LOCKS_CONSOLE_URL="+address)
 	console.Stdout, console.Stderr = os.Stdout, os.Stderr
 	console.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

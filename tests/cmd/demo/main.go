@@ -43,7 +43,7 @@ var (
 	keep = flag.Bool("keep", false, "leave the server up that the demo started")
 	kind = flag.String("kind", "", "only this kind")
 
-	console = flag.String("console", "", "play again and again, and start this program, locks-console, beside it")
+	console = flag.String("console", "", "play again and again, and start this program, locks, as its console beside it")
 	listen  = flag.String("listen", "127.0.0.1:8437", "where the console listens")
 )
 
