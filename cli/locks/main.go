@@ -98,7 +98,13 @@ func (a *app) command() *cobra.Command {
 	return root
 }
 
+// released is the version that a release is built as.
+var released string
+
 func version() string {
+	if released != "" {
+		return released
+	}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version
 	}
