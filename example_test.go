@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 }
 
 // The migrations are what goose needs: see the README for its provider.
-func Example_migrations() {
+func ExampleMigrations() {
 	files, err := fs.Glob(locks.Migrations(), "*_key.sql")
 	fmt.Println(len(files), err)
 	// Output: 1 <nil>

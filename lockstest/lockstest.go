@@ -1,6 +1,6 @@
 // Package lockstest is for the tests of programs that use package locks: Pool gives a test a
-// database of its own, and Expire, Rewind and Kill bring about what otherwise takes time or bad
-// luck. Nothing here touches a clock.
+// database of its own, Drain works off a queue in the test's goroutine, and Expire, Rewind and Kill
+// bring about what otherwise takes time or bad luck. Nothing here touches a clock.
 //
 // The server is the first of these that there is:
 //
