@@ -293,7 +293,7 @@ func TestExamplesHoldWhatTheyLock(t *testing.T) {
 		}
 	}
 	check("docs", docsGo(docsBlocks(t, "go")))
-	for _, pattern := range []string{"example_*_test.go", "examples/*/*.go", "tests/cmd/demo/*.go"} {
+	for _, pattern := range []string{"example_*_test.go", "examples/*/*.go", "tests/cmd/demo/*.go", "tests/orm/*.go"} {
 		paths, err := filepath.Glob(filepath.Join(root(t), pattern))
 		must(t, err)
 		for _, path := range paths {

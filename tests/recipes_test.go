@@ -618,7 +618,7 @@ func TestRecipePages(t *testing.T) {
 	must(t, err)
 	for _, kind := range []struct{ pattern, page string }{
 		{"examples/*_*/*", "recipes"}, {"examples/leader/*", "recipes"}, {"examples/outbox/*", "recipes"}, {"examples/fencing/*", "recipes"},
-		{"examples/languages/*", "languages"},
+		{"tests/telemetry/*", "recipes"}, {"examples/languages/*", "languages"},
 	} {
 		files, err := filepath.Glob(filepath.Join(root(t), kind.pattern))
 		must(t, err)
