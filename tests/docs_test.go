@@ -213,9 +213,10 @@ func docsGo(blocks map[string][]string) string {
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
+	"expvar"
 	"log"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -230,7 +231,7 @@ import (
 )
 
 var (
-	_      = []any{errors.Is, log.Printf, time.Now, pgx.BeginFunc, locks.NewDurableMutex, db.New, goose.NewProvider, lock.NewPostgresSessionLocker, lockstest.Pool}
+	_      = []any{errors.Is, expvar.NewMap, slog.Warn, log.Printf, time.Now, pgx.BeginFunc, locks.NewDurableMutex, db.New, goose.NewProvider, lock.NewPostgresSessionLocker, lockstest.Pool}
 	t      *testing.T
 	ctx    context.Context
 	pool   *pgxpool.Pool
@@ -239,9 +240,17 @@ var (
 	at     time.Time
 	sqlDB  *sql.DB
 	lead   func(context.Context, locks.Lease) error
-	report func(context.Context, json.RawMessage) error
+	report func(context.Context, Report) error
+	send   func(context.Context, string) error
 	write  func(context.Context, pgx.Tx, []db.Request) error
+	edit   func(context.Context, pgx.Tx, []locks.Request[Edit]) error
 )
+
+type Mail struct{ To string }
+
+type Report struct{ Month int }
+
+type Edit struct{ Cell string }
 `
 	for page, texts := range blocks {
 		if page == "orm.md" {

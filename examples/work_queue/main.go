@@ -14,8 +14,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks"
-	"github.com/seed4787c507/locks/db"
 )
+
+type letter struct {
+	Text string `json:"text"`
+}
+
+var mail = locks.Queue[letter]{Name: "mail"} // producers in Go call mail.Create
 
 // The task of the next full hour. Its id is the hour: there is one, however often this is called.
 const next = `
@@ -29,9 +34,9 @@ func schedule(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 // deliver is called twice with one task when a worker died: it writes the same file again.
-func deliver(directory string, task db.Task) error {
+func deliver(directory string, task locks.Task[letter]) error {
 	path := filepath.Join(directory, url.PathEscape(task.ID)+".mail")
-	if err := os.WriteFile(path+".new", task.Payload, 0o600); err != nil {
+	if err := os.WriteFile(path+".new", []byte(task.Payload.Text), 0o600); err != nil {
 		return err // tried again after a second or two, then later and later
 	}
 	return os.Rename(path+".new", path)
@@ -53,7 +58,7 @@ func main() {
 	if err := schedule(ctx, pool); err != nil {
 		log.Fatal(err)
 	}
-	work := func(ctx context.Context, task db.Task) error {
+	work := func(ctx context.Context, task locks.Task[letter]) error {
 		if strings.HasPrefix(task.ID, "digest ") {
 			// First the next one: this one may fail for good.
 			if err := schedule(ctx, pool); err != nil {
@@ -62,6 +67,6 @@ func main() {
 		}
 		return deliver(os.Args[2], task)
 	}
-	err = locks.WorkTasks(ctx, pool, "mail", work, &locks.TaskOptions{Concurrency: 4})
+	err = mail.Work(ctx, pool, work, &locks.TaskOptions{Concurrency: 4})
 	log.Print(err)
 }
