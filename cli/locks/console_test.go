@@ -10,14 +10,6 @@ import (
 	"testing"
 )
 
-// set gives a flag a value until the test ends.
-func set[T any](t *testing.T, flag *T, value T) {
-	t.Helper()
-	before := *flag
-	*flag = value
-	t.Cleanup(func() { *flag = before })
-}
-
 func usersFile(t *testing.T, text string, mode os.FileMode) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "users")
@@ -27,10 +19,10 @@ func usersFile(t *testing.T, text string, mode os.FileMode) string {
 	return name
 }
 
-// status is what a request gets, and who the operator is then.
-func status(t *testing.T, change func(*http.Request)) (int, string) {
+// shown is what a request gets, and who the operator is then.
+func shown(t *testing.T, c *consoleServer, change func(*http.Request)) (int, string) {
 	t.Helper()
-	guard, operator, err := authentication()
+	guard, operator, err := c.authentication()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,25 +38,26 @@ func status(t *testing.T, change func(*http.Request)) (int, string) {
 }
 
 func TestNobodyKnown(t *testing.T) {
+	c := &consoleServer{}
 	for host, want := range map[string]int{"127.0.0.1:8437": 200, "localhost": 200, "[::1]:8437": 200, "evil.example": 421, "127.0.0.1.evil.example:8437": 421, "": 421} {
-		if got, _ := status(t, func(r *http.Request) { r.Host = host }); got != want {
+		if got, _ := shown(t, c, func(r *http.Request) { r.Host = host }); got != want {
 			t.Errorf("%q: %d, wanted %d", host, got, want)
 		}
 	}
 }
 
 func TestUsers(t *testing.T) {
-	set(t, users, usersFile(t, "alice:se:cret\nbob:x\n", 0o600))
-	for _, c := range []struct {
+	c := &consoleServer{users: usersFile(t, "alice:se:cret\nbob:x\n", 0o600)}
+	for _, u := range []struct {
 		name, password string
 		want           int
 	}{{"alice", "se:cret", 200}, {"bob", "x", 200}, {"alice", "x", 401}, {"alice", "", 401}, {"eve", "", 401}, {"eve", "x", 401}, {"", "", 401}} {
-		got, who := status(t, func(r *http.Request) { r.SetBasicAuth(c.name, c.password) })
-		if got != c.want || got == 200 && who != c.name {
-			t.Errorf("%s:%s: %d %q, wanted %d", c.name, c.password, got, who, c.want)
+		got, who := shown(t, c, func(r *http.Request) { r.SetBasicAuth(u.name, u.password) })
+		if got != u.want || got == 200 && who != u.name {
+			t.Errorf("%s:%s: %d %q, wanted %d", u.name, u.password, got, who, u.want)
 		}
 	}
-	if got, _ := status(t, func(r *http.Request) {}); got != 401 {
+	if got, _ := shown(t, c, func(r *http.Request) {}); got != 401 {
 		t.Error(got)
 	}
 	for text, mode := range map[string]os.FileMode{"alice:secret": 0o644, "alice": 0o600, "": 0o600, "alice:\n": 0o600, ":x": 0o600} {
@@ -76,10 +69,11 @@ func TestUsers(t *testing.T) {
 
 // A name that somebody else has pointed here leads nowhere.
 func TestHosts(t *testing.T) {
+	c := &consoleServer{}
 	asked := func(what string, wanted map[string]int) {
 		t.Helper()
 		for host, want := range wanted {
-			got, _ := status(t, func(r *http.Request) {
+			got, _ := shown(t, c, func(r *http.Request) {
 				r.Host = host
 				r.Header.Set("X-Forwarded-User", "alice")
 				r.SetBasicAuth("alice", "secret")
@@ -89,46 +83,46 @@ func TestHosts(t *testing.T) {
 			}
 		}
 	}
-	set(t, hosts, "locks.example, Ops.example")
+	c.hosts = "locks.example, Ops.example"
 	known := map[string]int{"locks.example": 200, "LOCKS.example:443": 200, "ops.example": 200, "localhost:8437": 200, "[::1]": 200,
 		"evil.example": 421, "locks.example.evil.example": 421, "": 421, "x.locks.example": 421}
 	asked("nobody known", known)
-	set(t, userHeader, "X-Forwarded-User")
-	asked("-user-header", known)
-	set(t, userHeader, "")
-	set(t, users, usersFile(t, "alice:secret\n", 0o600))
-	asked("-users", known)
-	set(t, hosts, "")
-	asked("-users without -hosts", map[string]int{"evil.example": 200, "localhost": 200})
-	set(t, users, "")
-	set(t, userHeader, "X-Forwarded-User")
-	if _, _, err := authentication(); err == nil || !strings.Contains(err.Error(), "-hosts") {
-		t.Errorf("-user-header without -hosts: %v", err)
+	c.userHeader = "X-Forwarded-User"
+	asked("--user-header", known)
+	c.userHeader = ""
+	c.users = usersFile(t, "alice:secret\n", 0o600)
+	asked("--users", known)
+	c.hosts = ""
+	asked("--users without --hosts", map[string]int{"evil.example": 200, "localhost": 200})
+	c.users = ""
+	c.userHeader = "X-Forwarded-User"
+	if _, _, err := c.authentication(); err == nil || !strings.Contains(err.Error(), "--hosts") {
+		t.Errorf("--user-header without --hosts: %v", err)
 	}
 }
 
 func TestUserHeader(t *testing.T) {
-	set(t, userHeader, "X-Forwarded-User")
-	set(t, hosts, "locks.example")
-	for _, c := range []struct {
+	c := &consoleServer{userHeader: "X-Forwarded-User", hosts: "locks.example"}
+	for _, u := range []struct {
 		names []string
 		want  int
 	}{{[]string{"alice"}, 200}, {nil, 401}, {[]string{" "}, 401}, {[]string{"alice", "bob"}, 401}} {
-		if got, _ := status(t, func(r *http.Request) { r.Header["X-Forwarded-User"] = c.names }); got != c.want {
-			t.Errorf("%q: %d, wanted %d", c.names, got, c.want)
+		if got, _ := shown(t, c, func(r *http.Request) { r.Header["X-Forwarded-User"] = u.names }); got != u.want {
+			t.Errorf("%q: %d, wanted %d", u.names, got, u.want)
 		}
 	}
-	set(t, users, "both")
-	if _, _, err := authentication(); err == nil {
+	c.users = "both"
+	if _, _, err := c.authentication(); err == nil {
 		t.Error("two ways at once")
 	}
 }
 
 // It does not start where it would show or do things for nobody knows whom.
 func TestRefusals(t *testing.T) {
+	c := &consoleServer{listen: "127.0.0.1:0"}
 	refused := func(what, why string) {
 		t.Helper()
-		if err := run(context.Background()); err == nil || !strings.Contains(err.Error(), why) {
+		if err := c.serve(context.Background()); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, wanted %q", what, err, why)
 		}
 	}
@@ -136,15 +130,15 @@ func TestRefusals(t *testing.T) {
 	t.Setenv("LOCKS_CONSOLE_ACTIONS_URL", "")
 	refused("no database", "LOCKS_CONSOLE_URL is not set")
 	for _, address := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:0"} {
-		set(t, listen, address)
+		c.listen = address
 		refused(address, "need to know who asks")
 	}
-	set(t, listen, "127.0.0.1:0")
-	set(t, allowActions, true)
+	c.listen = "127.0.0.1:0"
+	c.allowActions = true
 	refused("actions by nobody", "need to know who asks")
-	set(t, userHeader, "X-Forwarded-User")
-	refused("any host", "set -hosts")
-	set(t, hosts, "locks.example")
+	c.userHeader = "X-Forwarded-User"
+	refused("any host", "set --hosts")
+	c.hosts = "locks.example"
 	t.Setenv("LOCKS_CONSOLE_URL", "postgres://127.0.0.1/")
 	refused("no second address", "LOCKS_CONSOLE_ACTIONS_URL is not set")
 }
