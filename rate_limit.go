@@ -28,10 +28,10 @@ type RateLimitOptions struct {
 // program that is deployed with others changes them, and what was taken counts. NewMutex says what
 // happens on a pool, on a transaction and on a connection. Here a pool is what you want: whoever
 // takes from a bucket waits for an open transaction that has taken from it.
-func NewRateLimit(conn db.DBTX, rate int64, per time.Duration, options *RateLimitOptions) RateLimit {
+func NewRateLimit(conn db.DBTX, rate int64, per time.Duration, opts *RateLimitOptions) RateLimit {
 	limit := RateLimit{conn: conn, rate: rate, per: per}
-	if options != nil && options.Burst != 0 {
-		limit.burst = &options.Burst
+	if opts != nil && opts.Burst != 0 {
+		limit.burst = &opts.Burst
 	}
 	return limit
 }
@@ -47,11 +47,14 @@ func NewRateLimit(conn db.DBTX, rate int64, per time.Duration, options *RateLimi
 // Errors are those of DurableMutex.Acquire, and 22023 for bad limits or a cost above the burst,
 // which would never be granted.
 func (l RateLimit) Take(ctx context.Context, name string, cost int64) (taken db.Taken, err error) {
-	_, err = ask(ctx, l.conn, "take tokens", name, func(q *db.Queries) (bool, error) {
+	err = call(ctx, l.conn, func(q *db.Queries) (err error) {
 		taken, err = q.Take(ctx, db.TakeParams{LimitID: name, Rate: l.rate, Per: l.per, Burst: l.burst, Cost: cost})
-		return taken.Granted, err
+		return err
 	})
-	return taken, err
+	if err != nil {
+		return db.Taken{}, fmt.Errorf("locks: take tokens %.60q: %w", name, err)
+	}
+	return taken, nil
 }
 
 // Wait takes cost tokens as soon as they are there. It sleeps as long as each denial says, without

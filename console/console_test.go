@@ -189,6 +189,7 @@ func (s *site) things(name string) {
 		"select lock.create_timeout($1, '1 hour') and lock.acquire_timeout($1)",
 		"select lock.acquire_time_slot($1, '365 days')",
 		"select lock.create_throttled_resource($1, '1 hour') and lock.lock_throttled_resource($1, $1)",
+		"select from lock.take($1, 1, '1 hour')",
 		"select from lock.acquire_lease($1, $1, '1 hour')",
 		"select lock.create_task($1, $1, payload => jsonb_build_object('say', $1::text))",
 		"select from lock.capture(1, $1, owner => $1)",
@@ -361,6 +362,7 @@ func TestPaging(t *testing.T) {
 	s.sql("select lock.enqueue('update', 'e' || i % 2, null, 'same') from generate_series(1, $1) as i", many)
 	s.sql("insert into lock.request (queue_id, entity_id, request_type, request_status, created_at, settled_at) select 'same', 'failed', 'update', 'error', now(), now() from generate_series(1, $1)", many)
 	s.sql("select lock.acquire_mutex('m' || i), lock.create_timeout('m' || i, '1 hour'), lock.acquire_time_slot('m' || i, '1 day'), lock.create_throttled_resource('m' || i, '1 hour') from generate_series(1, $1) as i", many)
+	s.sql("select lock.take('m' || i, 1, '1 day') from generate_series(1, $1) as i", many)
 	s.sql("select lock.release_mutex('m' || i) from generate_series(1, 60) as i")
 	s.sql("select lock.acquire_lease('l' || i % 3, 'x', '1 hour', 100) from generate_series(1, $1) as i", many)
 	s.sql("select lock.create_task('x', 'queue ' || i) from generate_series(1, $1) as i", many)
@@ -434,6 +436,7 @@ func TestManyRows(t *testing.T) {
 		"insert into lock.timeout (task_id, timeout) select 'name ' || i, '1 hour' from generate_series(1, $1) as i",
 		"insert into lock.time_slot (task_id, slot_start) select 'name ' || i, now() from generate_series(1, $1) as i",
 		"insert into lock.throttled_resource (resource_id, throttle_interval) select 'name ' || i, '1 hour' from generate_series(1, $1) as i",
+		"insert into lock.rate_limit (limit_id, rate, per, burst) select 'name ' || i, 1, '1 hour', 1 from generate_series(1, $1) as i",
 		"insert into lock.lease_name (name, token, granted_at) select 'name ' || i, 1, now() from generate_series(1, $1) as i",
 		"insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at) select 'name ' || i, 1, 'x', now(), now(), now() + interval '1 hour' from generate_series(1, $1) as i",
 		`insert into lock.task (id, queue_id, status, retries_left, timeout, deadline, owner)
@@ -524,6 +527,7 @@ func TestActions(t *testing.T) {
 		{"release-timeout", id, "select not locked from lock.timeout_status"},
 		{"release-slot", id, "select slot_start = '-infinity' from lock.time_slot"},
 		{"release-throttle", id, "select not throttled from lock.throttled_resource_status"},
+		{"release-limit", id, "select not exists (select from lock.rate_limit)"},
 		{"release-lease", url.Values{"id": {name}, "token": {token}}, "select not exists (select from lock.lease)"},
 		{"resume", queue, "select not exists (select from lock.queue_pause where resumed_at is null)"},
 		{"pause", queue, "select exists (select from lock.queue_pause where resumed_at is null and reason = 'alice: because')"},

@@ -598,7 +598,8 @@ func TestGrantsStandby(t *testing.T) {
 	}
 	t.Parallel()
 	e := open(t, advisory)
-	e.session(t).exec("select lock.acquire_mutex('a'), lock.create_timeout('a', '1 hour'), lock.acquire_time_slot('a', '1 hour'), lock.create_throttled_resource('a', '1 hour'), lock.take('a', 1, '1 hour')")
+	e.session(t).exec("select lock.acquire_mutex('a'), lock.create_timeout('a', '1 hour'), lock.acquire_time_slot('a', '1 hour'), lock.create_throttled_resource('a', '1 hour')")
+	e.session(t).exec("select lock.take('a', 1, '1 hour')")
 	standby, err := target.own.Standby(ctx)
 	must(t, err)
 	t.Cleanup(func() { standby.Stop() })

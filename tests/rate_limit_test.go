@@ -1,10 +1,13 @@
 package tests
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sort"
@@ -18,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks"
+	"github.com/seed4787c507/locks/db"
 )
 
 // A tokenCall is what one call of lock.take said, and the server's clock around it, in microseconds.
@@ -31,7 +35,8 @@ type tokenCall struct {
 type bucketRule struct{ rate, per, burst int64 } // per in microseconds
 
 // broken says how calls contradict a bucket: a window that was granted more than it may have been, whenever in their calls the grants
-// were. A window begins and ends with a grant. So its length is at least from the first one's after to the last one's before.
+// were. In the order of their ends, a window is grants that stand side by side, and it is at most as long as from the earliest
+// beginning of one of them, or of a later one, to the end of the last.
 func (r bucketRule) broken(calls []tokenCall) string {
 	var grants []tokenCall
 	for _, c := range calls {
@@ -40,15 +45,15 @@ func (r bucketRule) broken(calls []tokenCall) string {
 		}
 	}
 	sort.Slice(grants, func(i, j int) bool { return grants[i].after < grants[j].after })
+	for i := len(grants) - 2; i >= 0; i-- {
+		grants[i].before = min(grants[i].before, grants[i+1].before)
+	}
 	for first, from := range grants {
 		total := int64(0)
 		for _, to := range grants[first:] {
-			if total += to.cost; to.before < from.before && to.after > from.after {
-				continue
-			}
-			longest := to.after - from.before
-			if most := float64(r.burst) + float64(r.rate)*float64(longest)/float64(r.per); float64(total) > most+1e-6 {
-				return fmt.Sprintf("%d tokens within at most %d us, where %.3f may be granted", total, longest, most)
+			total += to.cost
+			if longest := to.after - from.before; (total-r.burst)*r.per > r.rate*longest {
+				return fmt.Sprintf("%d tokens within at most %d us", total, longest)
 			}
 		}
 	}
@@ -432,11 +437,11 @@ func TestRateLimitMiddleware(t *testing.T) {
 	}
 }
 
-// rateLimited is the middleware of docs/rate_limit.md, and a test compares the two.
+// rateLimited is the middleware of docs/rate_limit.md.
 func rateLimited(limit locks.RateLimit, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		caller, _, _ := strings.Cut(r.RemoteAddr, ":")
-		taken, err := limit.Take(r.Context(), "address:"+caller, 1)
+		address, _, _ := net.SplitHostPort(r.RemoteAddr)
+		taken, err := limit.Take(r.Context(), address, 1)
 		if err != nil {
 			http.Error(w, "try again later", http.StatusServiceUnavailable)
 		} else if !taken.Granted {
@@ -446,4 +451,68 @@ func rateLimited(limit locks.RateLimit, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// workLimited is the worker of docs/rate_limit.md.
+func workLimited(ctx context.Context, pool *pgxpool.Pool, limit locks.RateLimit, handle func(context.Context, db.Task) error) (err error) {
+	err = locks.WorkTasks(ctx, pool, "prompts", func(ctx context.Context, task db.Task) error {
+		if taken, err := limit.Take(ctx, "model", 1000); err != nil || !taken.Granted {
+			return cmp.Or(err, locks.Snooze(taken.RetryAfter))
+		}
+		return handle(ctx, task)
+	}, nil)
+	return err
+}
+
+// What runs here is what the page shows.
+func TestRateLimitPage(t *testing.T) {
+	t.Parallel()
+	trimmed := func(text string) string {
+		lines := strings.Split(text, "\n")
+		for i := range lines {
+			lines[i] = strings.TrimSpace(lines[i])
+		}
+		return strings.Join(lines, "\n")
+	}
+	page, here := projectFile(t, "docs/rate_limit.md"), trimmed(projectFile(t, "tests/rate_limit_test.go"))
+	blocks := strings.Split(page, "```go\n")
+	if len(blocks) != 4 {
+		t.Fatalf("%d blocks of Go", len(blocks)-1)
+	}
+	for _, block := range blocks[2:] {
+		code, _, _ := strings.Cut(block, "```")
+		if !strings.Contains(here, trimmed(code)) {
+			t.Errorf("not tested:\n%s", code)
+		}
+	}
+}
+
+// The worker of the page: each task is done once the tokens are there, and none is charged a try for waiting.
+func TestRateLimitWorker(t *testing.T) {
+	t.Parallel()
+	e := open(t, advisory)
+	pool, err := pgxpool.New(ctx, e.url)
+	must(t, err)
+	defer pool.Close()
+	const tasks = 4
+	s := e.session(t)
+	s.exec("select lock.create_task('prompt ' || n, 'prompts', retries_left => 1) from generate_series(1, $1) n", tasks)
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	began, mu, done := time.Now(), sync.Mutex{}, 0
+	err = workLimited(working, pool, locks.NewRateLimit(pool, 1000, 300*time.Millisecond, nil), func(context.Context, db.Task) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if done++; done == tasks {
+			stop()
+		}
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if lasted := time.Since(began); lasted < (tasks-1)*300*time.Millisecond {
+		t.Errorf("%d tasks in %s", tasks, lasted)
+	}
+	answers(s, tasks, "select count(*)::integer from lock.list_tasks('prompts', 'done')")
 }
