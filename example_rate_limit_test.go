@@ -7,7 +7,7 @@ import (
 	"github.com/seed4787c507/locks"
 )
 
-// A customer has 60,000 tokens of a language model per minute. A call costs what its prompt is long.
+// A customer has 60,000 tokens of a language model per minute. A call costs as many as its prompt.
 func ExampleNewRateLimit() {
 	limit := locks.NewRateLimit(pool, 60_000, time.Minute, nil)
 	for range 2 {

@@ -38,7 +38,7 @@ func NewRateLimit(conn db.DBTX, rate int64, per time.Duration, opts *RateLimitOp
 
 // Take takes cost tokens from the bucket of that name, and says whether they were there. Granted:
 // they are taken. Remaining: how many there are now. RetryAfter: 0, or after how long the same call
-// is granted, unless somebody else takes some in between. A bucket that is new is made, and is full.
+// is granted, unless somebody else takes some in between. A bucket that is new is made, and full.
 //
 // Contention: a denial is immediate and writes nothing. Else it waits for a transaction that has
 // taken from the bucket and not ended. On a pool the grant stands when Take returns. On a

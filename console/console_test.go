@@ -239,7 +239,7 @@ func TestHealthy(t *testing.T) {
 	}
 	for path, text := range map[string]string{
 		"/keys": "Nobody holds a key", "/key?key=1": "Nobody holds this key", "/key?name=a": "Nobody holds this key", "/mutexes": "none such", "/timeouts": "none such",
-		"/slots": "none such", "/throttles": "none such", "/leases": "none such", "/queues": "No queue has anything", "/tasks": "none such",
+		"/slots": "none such", "/throttles": "none such", "/limits": "none such", "/leases": "none such", "/queues": "No queue has anything", "/tasks": "none such",
 		"/tasks?queue=a&status=dead": "none such", "/requests": "none such", "/requests?queue=a&state=error": "none such", "/requests?queue=a&state=outstanding": "none such",
 		"/entity?queue=a&id=b": "Nobody has it", "/ledger": "nothing in the ledger", "/search?q=a": "No name begins like this",
 	} {
@@ -309,7 +309,7 @@ func TestHostileNames(t *testing.T) {
 		s.things(name)
 		q := url.QueryEscape(name)
 		for _, path := range []string{
-			"/", "/key?name=" + q, "/mutexes?q=" + q, "/timeouts?q=" + q, "/slots?q=" + q, "/throttles?q=" + q, "/leases?q=" + q, "/queues?q=" + q,
+			"/", "/key?name=" + q, "/mutexes?q=" + q, "/timeouts?q=" + q, "/slots?q=" + q, "/throttles?q=" + q, "/limits?q=" + q, "/leases?q=" + q, "/queues?q=" + q,
 			"/tasks?q=" + q, "/tasks?status=dead&queue=" + q, "/task?queue=" + q + "&id=" + q, "/requests", "/requests?state=outstanding&queue=" + q,
 			"/entity?queue=" + q + "&id=" + q, "/ledger?q=" + q, "/search?q=" + q, "/keys",
 		} {
@@ -372,7 +372,7 @@ func TestPaging(t *testing.T) {
 		"/tasks?queue=same&status=new": {0, many}, "/tasks?queue=same&status=dead": {0, many}, "/tasks?q=same": {0, many}, "/tasks?queue=same": {0, 2 * many},
 		"/tasks": {0, 3 * many}, "/requests": {0, 3 * many}, "/requests?queue=same": {0, 2 * many}, "/requests?queue=same&state=outstanding": {0, many},
 		"/requests?queue=same&state=error": {0, many}, "/entity?queue=same&id=e1": {0, many / 2}, "/mutexes": {0, many}, "/mutexes?state=taken": {0, many - 60},
-		"/timeouts": {0, many}, "/slots?state=taken": {0, many}, "/throttles?q=m1": {0, 42}, "/leases": {1, many}, "/queues": {1, 2 * (many + 1)}, "/task?queue=same&id=dead+1": {4, many},
+		"/timeouts": {0, many}, "/slots?state=taken": {0, many}, "/throttles?q=m1": {0, 42}, "/limits?state=taken": {0, many}, "/leases": {1, many}, "/queues": {1, 2 * (many + 1)}, "/task?queue=same&id=dead+1": {4, many},
 	} {
 		found := s.follow(path, c.column)
 		if strings.HasPrefix(path, "/task?") {
@@ -454,7 +454,7 @@ func TestManyRows(t *testing.T) {
 		"/task?queue=queue+1&id=name+1", "/requests", "/requests?queue=queue+1", "/requests?queue=none", "/requests?queue=queue+1&state=error", "/requests?queue=queue+1&state=outstanding",
 		"/entity?queue=queue+1&id=name+1", "/ledger", "/ledger?q=name", "/search?q=name+9", "/search?q=none", "/leases", "/leases?q=name+7", "/leases?after=name+5",
 	}
-	for _, path := range []string{"/mutexes", "/timeouts", "/slots", "/throttles"} {
+	for _, path := range []string{"/mutexes", "/timeouts", "/slots", "/throttles", "/limits"} {
 		pages = append(pages, path, path+"?q=name+77", path+"?after=name+77", path+"?state=taken", path+"?q=x")
 	}
 	for _, status := range taskStatuses {

@@ -211,11 +211,16 @@ func docsGo(blocks map[string][]string) string {
 	file := `package docs
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"log"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -230,7 +235,8 @@ import (
 )
 
 var (
-	_      = []any{errors.Is, log.Printf, time.Now, pgx.BeginFunc, locks.NewDurableMutex, db.New, goose.NewProvider, lock.NewPostgresSessionLocker, lockstest.Pool}
+	_      = []any{errors.Is, log.Printf, time.Now, pgx.BeginFunc, locks.NewDurableMutex, db.New, goose.NewProvider, lock.NewPostgresSessionLocker, lockstest.Pool,
+		cmp.Or[error], math.Ceil, net.SplitHostPort, http.Error, strconv.Itoa}
 	t      *testing.T
 	ctx    context.Context
 	pool   *pgxpool.Pool
@@ -238,6 +244,9 @@ var (
 	rows   pgx.CopyFromSource
 	at     time.Time
 	sqlDB  *sql.DB
+	limit  locks.RateLimit
+	next   http.Handler
+	handle func(context.Context, db.Task) error
 	lead   func(context.Context, locks.Lease) error
 	report func(context.Context, json.RawMessage) error
 	write  func(context.Context, pgx.Tx, []db.Request) error

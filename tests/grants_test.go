@@ -27,7 +27,7 @@ type grantKind struct {
 	length   string // that interval
 	locked   string // what its view calls one that is not over
 	waits    bool   // for an open transaction that was granted it
-	test     string // what its update tests; "": what it locks
+	test     string // what makes its update wait in line; "": it passes over locked rows
 	untested string // in its place
 }
 
@@ -55,7 +55,7 @@ var grantKinds = []grantKind{{
 	acquire: "granted from lock.take(%s, 1, '1 hour'), (select %s) as round", free: "full_at = full_at - interval '61 minutes'",
 	long: "select lock.take(%s, 1, '36000 days')",
 	old:  "full_at = full_at - interval '40 days', taken_at = taken_at - interval '40 days'",
-	test: "and rate_limit.full_at - ahead <= clock_timestamp()\n                returning", untested: "returning",
+	test: "for no key update\n", untested: "\n",
 }}
 
 // asks is a call for id in a round.

@@ -136,7 +136,7 @@ var bugs = []struct {
 	},
 	{
 		name: "a bucket that reads before it locks", kind: "rate_limit",
-		swaps: []swap{{"rate_limit/take", "                  and rate_limit.full_at - ahead <= clock_timestamp()\n", "                  and " + pause + "\n"},
+		swaps: []swap{{"rate_limit/take", "for no key update\n", "and " + pause + "\n"},
 			{"rate_limit/take", "greatest(rate_limit.full_at, clock_timestamp())", "greatest(bucket.full_at, clock_timestamp())"}},
 		want: []string{"more tokens than the burst"},
 	},

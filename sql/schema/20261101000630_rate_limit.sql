@@ -211,10 +211,11 @@ comment on function lock.force_release_rate_limit(text, text) is
 -- as far ahead as the other tokens take (ahead, rounded down). So no window is granted more than
 -- burst and what comes back within it.
 --
--- A look denies, or makes the row. Otherwise the update waits in line for the row, and tests it once
--- more by the clock behind the lock. Who finds the tokens gone then lets go of the row, by the
--- rollback of a subtransaction. To pass over locked rows instead, as acquire_timeout does, would
--- wake all who wait at every commit.
+-- A look denies, or makes the row. Otherwise the call waits in line for the row, tests it once more,
+-- and reads the clock behind the lock: an update without it would store the time before the wait,
+-- when the other has changed nothing. Who finds the tokens gone lets go of the row, by the rollback
+-- of a subtransaction. To pass over locked rows instead, as acquire_timeout does, would wake all
+-- who wait at every commit.
 --
 -- The products that might overflow are made of a whole and a rest. Both stay below 2^63 for what
 -- check_tokens lets pass.
@@ -315,8 +316,13 @@ begin
                     rate = take.rate,
                     per = take.per,
                     burst = most
-                where rate_limit.limit_id = take.limit_id
-                  and rate_limit.full_at - ahead <= clock_timestamp()
+                where rate_limit.limit_id = (
+                    select free.limit_id
+                    from lock.rate_limit as free
+                    where free.limit_id = take.limit_id
+                      and free.full_at - ahead <= clock_timestamp()
+                    for no key update
+                )
                 returning rate_limit.* into bucket;
                 if found then
                     moment := bucket.taken_at;
