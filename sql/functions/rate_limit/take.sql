@@ -5,11 +5,11 @@
 -- as far ahead as the other tokens take (ahead, rounded down). So no window is granted more than
 -- burst and what comes back within it.
 --
--- A look denies, or makes the row. Otherwise the call waits in line for the row, tests it once more,
--- and reads the clock behind the lock: an update without it would store the time before the wait,
--- when the other has changed nothing. Who finds the tokens gone lets go of the row, by the rollback
--- of a subtransaction. To pass over locked rows instead, as acquire_timeout does, would wake all
--- who wait at every commit.
+-- A look denies, or makes the row. Otherwise the call waits in line for the row, tests it once
+-- more, and reads the clock behind the lock. A bare update would store the time before the wait,
+-- when the other transaction has changed nothing. Who finds the tokens gone lets go of the row, by
+-- the rollback of a subtransaction. To pass over locked rows instead, as acquire_timeout does,
+-- would wake all who wait at every commit.
 --
 -- The products that might overflow are made of a whole and a rest. Both stay below 2^63 for what
 -- check_tokens lets pass.

@@ -125,7 +125,7 @@ select lock.release_mutex(('id' || :n)::text);`, atLeast: 0.85},
 			setup: append(upserts, buckets),
 			scripts: []script{
 				{name: "insert on conflict do update", sql: "insert into stamp values ('id1', clock_timestamp()) " + upsert},
-				{name: "lock.take", sql: "select * from lock.take('id1', 1000000000, '1 second');", atLeast: 0.8},
+				{name: "lock.take", sql: "select * from lock.take('id1', 1000000000, '1 second');", atLeast: 0.5, prepared: 0.5},
 				{name: "lock.take, not durable", sql: "begin;\nset local synchronous_commit = off;\nselect * from lock.take('id1', 1000000000, '1 second');\nend;"},
 			}},
 		comparison{kind: "rate_limit", name: "denied, 100,000 ids",
