@@ -12,18 +12,13 @@ import (
 )
 
 const dropUnusedRateLimits = `-- name: DropUnusedRateLimits :one
-select lock.drop_unused_rate_limits(unused_for => $1::interval, max => $2::integer) as dropped
+select lock.drop_unused_rate_limits(unused_for => $1::interval, max => coalesce(nullif($2::integer, 0), 10000)) as dropped
 `
 
-type DropUnusedRateLimitsParams struct {
-	UnusedFor time.Duration
-	Max       int32
-}
-
-// DropUnusedRateLimits deletes at most max buckets that have been full for at least unused_for, and returns how many; call it again
-// until it returns 0. For operators.
-func (q *Queries) DropUnusedRateLimits(ctx context.Context, arg DropUnusedRateLimitsParams) (int64, error) {
-	row := q.db.QueryRow(ctx, dropUnusedRateLimits, arg.UnusedFor, arg.Max)
+// DropUnusedRateLimits deletes at most max buckets (0: 10000) that have been full for at least
+// unusedFor, and returns how many; call it again until it returns 0. For operators.
+func (q *Queries) DropUnusedRateLimits(ctx context.Context, unusedFor time.Duration, max int32) (int64, error) {
+	row := q.db.QueryRow(ctx, dropUnusedRateLimits, unusedFor, max)
 	var dropped int64
 	err := row.Scan(&dropped)
 	return dropped, err
@@ -33,15 +28,10 @@ const forceReleaseRateLimit = `-- name: ForceReleaseRateLimit :one
 select lock.force_release_rate_limit(limit_id => $1::text, reason => $2::text) as released
 `
 
-type ForceReleaseRateLimitParams struct {
-	LimitID string
-	Reason  string
-}
-
-// ForceReleaseRateLimit fills a bucket, and records the operator and the reason in lock.forced_release; false when it is full anyway.
-// For operators.
-func (q *Queries) ForceReleaseRateLimit(ctx context.Context, arg ForceReleaseRateLimitParams) (bool, error) {
-	row := q.db.QueryRow(ctx, forceReleaseRateLimit, arg.LimitID, arg.Reason)
+// ForceReleaseRateLimit fills a bucket, and records the operator and the reason in
+// lock.forced_release; false when it is full anyway. For operators.
+func (q *Queries) ForceReleaseRateLimit(ctx context.Context, limitID string, reason string) (bool, error) {
+	row := q.db.QueryRow(ctx, forceReleaseRateLimit, limitID, reason)
 	var released bool
 	err := row.Scan(&released)
 	return released, err
@@ -51,8 +41,8 @@ const getRateLimitStatus = `-- name: GetRateLimitStatus :one
 select limit_id, rate, per, burst, remaining, taken_at, full_at from lock.rate_limit_status where limit_id = $1::text
 `
 
-// GetRateLimitStatus says how many tokens of a bucket remain by the limits of its last grant, and when it is full; pgx.ErrNoRows when
-// it is not known, and so full.
+// GetRateLimitStatus says how many tokens of a bucket remain by the limits of its last grant, and
+// when it is full; pgx.ErrNoRows when it is not known, and so full.
 func (q *Queries) GetRateLimitStatus(ctx context.Context, limitID string) (RateLimitStatus, error) {
 	row := q.db.QueryRow(ctx, getRateLimitStatus, limitID)
 	var i RateLimitStatus
@@ -73,8 +63,8 @@ select granted, remaining, retry_after from lock.take(
     limit_id => $1::text,
     rate => $2::bigint,
     per => $3::interval,
-    burst => $4::bigint,
-    cost => $5::bigint
+    burst => nullif($4::bigint, 0),
+    cost => coalesce(nullif($5::bigint, 0), 1)
 )
 `
 
@@ -82,13 +72,15 @@ type TakeParams struct {
 	LimitID string
 	Rate    int64
 	Per     time.Duration
-	Burst   *int64
+	Burst   int64
 	Cost    int64
 }
 
-// Take takes cost tokens from a bucket of burst tokens (nil: as many as rate) that gets rate of them back per per, and says whether it
-// did, how many remain and after how long the same call is granted. A bucket that is new is made, and is full. Commit at once: a call
-// that finds enough tokens waits for a transaction that has taken some and not ended. Errors keep their SQLSTATE: 22004, 22023, 25006, 40001.
+// Take takes Cost tokens (0: 1) from a bucket of Burst tokens (0: as many as Rate) that gets Rate of
+// them back per Per. It says whether it did, how many remain, and after how long the same call is
+// granted. A bucket that is new is made, and is full. Commit at once: a call that finds enough
+// tokens waits for a transaction that has taken some and not ended. Errors keep their SQLSTATE:
+// 22004, 22023, 25006, 40001.
 func (q *Queries) Take(ctx context.Context, arg TakeParams) (Taken, error) {
 	row := q.db.QueryRow(ctx, take,
 		arg.LimitID,
