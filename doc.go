@@ -17,6 +17,8 @@
 //   - Not again before a while has passed: a timeout, [NewIntervalTimeout], which counts from the
 //     last grant. A time slot, [NewTimeSlot], is aligned to the clock. A throttle, [NewThrottle],
 //     never waits and says who and why.
+//   - So much per second, for any name: a rate limit, [NewRateLimit]. It has a burst and a cost,
+//     and says how long to wait. [RateLimit.Wait] does.
 //   - Work to be shared out: tasks, [WorkTasks], each by itself and in any order. Requests,
 //     [WorkRequests], are done in their order and by one worker per entity.
 //

@@ -12,6 +12,8 @@ var behind = map[string]string{
 		"definer, a pinned path) costs nearly as much as the look that finds a denial. A grant looks, and locks\nits row, so that a caller that loses holds nothing.",
 	"throttle": "Behind: the bare statements check nothing. A function that ordinary roles may call (security\n" +
 		"definer, a pinned path) costs nearly as much as the look that finds a denial. A grant looks, locks\nits row, and reads the clock behind every wait.",
+	"rate_limit": "Behind the bare upsert: it limits nothing. A grant looks, and tests and updates its row in a\n" +
+		"subtransaction, so that a caller that loses holds nothing. Behind Redis: its server changes a number in\nmemory, and ours commits a row.",
 	"lease": "Behind: the bare statements check nothing, have no permits, and never say why a lease is lost.",
 	"capture": "Behind plain SQL, and in batches pgmq: both forget a task that is done, or move it where no capture\n" +
 		"finds it. Ours keeps it in place, with a name of its user's, an attempt that refuses late\nsettlements, and an index for those who capture done tasks again.",

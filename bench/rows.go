@@ -243,6 +243,7 @@ func (l *lab) rows(growthSizes []int) []row {
 						(ts = '-infinity' and details = '') or (ts != '-infinity' and length(trim(details)) > 0))) with (fillfactor = 80)`,
 					"insert into throttled (id, timeout) select 'id' || n, '1 microsecond' " + ids, "insert into throttled select 'held id' || n, '1 year', now(), 'bench' " + ids},
 			}),
+		l.limits(ids),
 		l.calls("lease", "Lease", []string{"acquire and release", "assert_lease"},
 			[]string{"select token from lock.acquire_lease($1, 'bench', '15 seconds'); select lock.release_lease($1, $2)", "select lock.assert_lease('held ' || $1::text, 1)"},
 			[]string{"update lease set token = token + 1, expires_at = now() where name = $1 returning token; update lease set expires_at = null where name = $1 and token = $2",

@@ -27,6 +27,8 @@ var actions = map[string]action{
 		consequence: "Any slot can be taken next, also one that was granted before.", sql: "select lock.force_release_time_slot($2::text, $1)"},
 	"release-throttle": {title: "Force release a throttled resource", button: "Release it", values: []choice{{"id", "Resource"}},
 		consequence: "It can be locked at once, with all its permits.", sql: "select lock.force_release_throttled_resource($2::text, $1)"},
+	"release-limit": {title: "Fill a rate limit", button: "Fill it", values: []choice{{"id", "Limit"}},
+		consequence: "Its whole burst can be taken at once.", sql: "select lock.force_release_rate_limit($2::text, $1)"},
 	"release-lease": {title: "Force release a lease", button: "Take it away", values: []choice{{"id", "Lease"}, {"token", "Token"}},
 		consequence: "Its holder loses it: renewing and asserting it fail from now on.", sql: "select lock.force_release_lease($2::text, $3::text::bigint, $1)"},
 	"retry-task": {title: "Retry a task", button: "Retry it", values: []choice{{"queue", "Queue"}, {"id", "Task"}},

@@ -136,7 +136,7 @@ const (
 	sideways = `document.documentElement.scrollWidth > document.documentElement.clientWidth ? document.documentElement.scrollWidth + " wide" : ""`
 )
 
-var everyPage = []string{"/", "/keys", "/mutexes", "/leases", "/throttles", "/timeouts", "/slots", "/queues", "/tasks", "/requests", "/ledger", "/search?q=x", "/nothing", "/act?do=release-mutex&id=x"}
+var everyPage = []string{"/", "/keys", "/mutexes", "/leases", "/throttles", "/timeouts", "/slots", "/limits", "/queues", "/tasks", "/requests", "/ledger", "/search?q=x", "/nothing", "/act?do=release-mutex&id=x"}
 
 // Every page can be read: by its contrast, on a phone, in the dark, by its names, and by the keyboard; empty and full.
 func TestBrowserReads(t *testing.T) {
@@ -196,7 +196,7 @@ func TestBrowserHostile(t *testing.T) {
 	}
 	s.blocked(hostile[0])
 	ctx := browse(t)
-	for _, path := range []string{"/", "/keys", "/mutexes", "/leases", "/throttles", "/timeouts", "/slots", "/queues", "/tasks", "/requests", "/ledger"} {
+	for _, path := range []string{"/", "/keys", "/mutexes", "/leases", "/throttles", "/timeouts", "/slots", "/limits", "/queues", "/tasks", "/requests", "/ledger"} {
 		run(t, ctx, chromedp.Navigate(s.url+path), chromedp.WaitReady("h1"))
 		text := shown(t, ctx)
 		for _, name := range hostile {

@@ -289,7 +289,7 @@ func (p *page) Link(path string, query ...string) string {
 // Menu lists the pages, with their paths.
 func (p *page) Menu() []choice {
 	return []choice{
-		{"/", "What is wrong"}, {"/keys", "Keys"}, {"/mutexes", "Mutexes"}, {"/leases", "Leases"}, {"/throttles", "Throttles"}, {"/timeouts", "Timeouts"},
+		{"/", "What is wrong"}, {"/keys", "Keys"}, {"/mutexes", "Mutexes"}, {"/leases", "Leases"}, {"/throttles", "Throttles"}, {"/limits", "Rate limits"}, {"/timeouts", "Timeouts"},
 		{"/slots", "Slots"}, {"/queues", "Queues"}, {"/tasks", "Tasks"}, {"/requests", "Requests"}, {"/ledger", "Ledger"},
 	}
 }

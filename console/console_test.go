@@ -189,6 +189,7 @@ func (s *site) things(name string) {
 		"select lock.create_timeout($1, '1 hour') and lock.acquire_timeout($1)",
 		"select lock.acquire_time_slot($1, '365 days')",
 		"select lock.create_throttled_resource($1, '1 hour') and lock.lock_throttled_resource($1, $1)",
+		"select from lock.take($1, 1, '1 hour')",
 		"select from lock.acquire_lease($1, $1, '1 hour')",
 		"select lock.create_task($1, $1, payload => jsonb_build_object('say', $1::text))",
 		"select from lock.capture(1, $1, owner => $1)",
@@ -238,7 +239,7 @@ func TestHealthy(t *testing.T) {
 	}
 	for path, text := range map[string]string{
 		"/keys": "Nobody holds a key", "/key?key=1": "Nobody holds this key", "/key?name=a": "Nobody holds this key", "/mutexes": "none such", "/timeouts": "none such",
-		"/slots": "none such", "/throttles": "none such", "/leases": "none such", "/queues": "No queue has anything", "/tasks": "none such",
+		"/slots": "none such", "/throttles": "none such", "/limits": "none such", "/leases": "none such", "/queues": "No queue has anything", "/tasks": "none such",
 		"/tasks?queue=a&status=dead": "none such", "/requests": "none such", "/requests?queue=a&state=error": "none such", "/requests?queue=a&state=outstanding": "none such",
 		"/entity?queue=a&id=b": "Nobody has it", "/ledger": "nothing in the ledger", "/search?q=a": "No name begins like this",
 	} {
@@ -308,7 +309,7 @@ func TestHostileNames(t *testing.T) {
 		s.things(name)
 		q := url.QueryEscape(name)
 		for _, path := range []string{
-			"/", "/key?name=" + q, "/mutexes?q=" + q, "/timeouts?q=" + q, "/slots?q=" + q, "/throttles?q=" + q, "/leases?q=" + q, "/queues?q=" + q,
+			"/", "/key?name=" + q, "/mutexes?q=" + q, "/timeouts?q=" + q, "/slots?q=" + q, "/throttles?q=" + q, "/limits?q=" + q, "/leases?q=" + q, "/queues?q=" + q,
 			"/tasks?q=" + q, "/tasks?status=dead&queue=" + q, "/task?queue=" + q + "&id=" + q, "/requests", "/requests?state=outstanding&queue=" + q,
 			"/entity?queue=" + q + "&id=" + q, "/ledger?q=" + q, "/search?q=" + q, "/keys",
 		} {
@@ -361,6 +362,7 @@ func TestPaging(t *testing.T) {
 	s.sql("select lock.enqueue('update', 'e' || i % 2, null, 'same') from generate_series(1, $1) as i", many)
 	s.sql("insert into lock.request (queue_id, entity_id, request_type, request_status, created_at, settled_at) select 'same', 'failed', 'update', 'error', now(), now() from generate_series(1, $1)", many)
 	s.sql("select lock.acquire_mutex('m' || i), lock.create_timeout('m' || i, '1 hour'), lock.acquire_time_slot('m' || i, '1 day'), lock.create_throttled_resource('m' || i, '1 hour') from generate_series(1, $1) as i", many)
+	s.sql("select lock.take('m' || i, 1, '1 day') from generate_series(1, $1) as i", many)
 	s.sql("select lock.release_mutex('m' || i) from generate_series(1, 60) as i")
 	s.sql("select lock.acquire_lease('l' || i % 3, 'x', '1 hour', 100) from generate_series(1, $1) as i", many)
 	s.sql("select lock.create_task('x', 'queue ' || i) from generate_series(1, $1) as i", many)
@@ -370,7 +372,7 @@ func TestPaging(t *testing.T) {
 		"/tasks?queue=same&status=new": {0, many}, "/tasks?queue=same&status=dead": {0, many}, "/tasks?q=same": {0, many}, "/tasks?queue=same": {0, 2 * many},
 		"/tasks": {0, 3 * many}, "/requests": {0, 3 * many}, "/requests?queue=same": {0, 2 * many}, "/requests?queue=same&state=outstanding": {0, many},
 		"/requests?queue=same&state=error": {0, many}, "/entity?queue=same&id=e1": {0, many / 2}, "/mutexes": {0, many}, "/mutexes?state=taken": {0, many - 60},
-		"/timeouts": {0, many}, "/slots?state=taken": {0, many}, "/throttles?q=m1": {0, 42}, "/leases": {1, many}, "/queues": {1, 2 * (many + 1)}, "/task?queue=same&id=dead+1": {4, many},
+		"/timeouts": {0, many}, "/slots?state=taken": {0, many}, "/throttles?q=m1": {0, 42}, "/limits?state=taken": {0, many}, "/leases": {1, many}, "/queues": {1, 2 * (many + 1)}, "/task?queue=same&id=dead+1": {4, many},
 	} {
 		found := s.follow(path, c.column)
 		if strings.HasPrefix(path, "/task?") {
@@ -434,6 +436,7 @@ func TestManyRows(t *testing.T) {
 		"insert into lock.timeout (task_id, timeout) select 'name ' || i, '1 hour' from generate_series(1, $1) as i",
 		"insert into lock.time_slot (task_id, slot_start) select 'name ' || i, now() from generate_series(1, $1) as i",
 		"insert into lock.throttled_resource (resource_id, throttle_interval) select 'name ' || i, '1 hour' from generate_series(1, $1) as i",
+		"insert into lock.rate_limit (limit_id, rate, per, burst) select 'name ' || i, 1, '1 hour', 1 from generate_series(1, $1) as i",
 		"insert into lock.lease_name (name, token, granted_at) select 'name ' || i, 1, now() from generate_series(1, $1) as i",
 		"insert into lock.lease (name, token, owner, acquired_at, renewed_at, expires_at) select 'name ' || i, 1, 'x', now(), now(), now() + interval '1 hour' from generate_series(1, $1) as i",
 		`insert into lock.task (id, queue_id, status, retries_left, timeout, deadline, owner)
@@ -451,7 +454,7 @@ func TestManyRows(t *testing.T) {
 		"/task?queue=queue+1&id=name+1", "/requests", "/requests?queue=queue+1", "/requests?queue=none", "/requests?queue=queue+1&state=error", "/requests?queue=queue+1&state=outstanding",
 		"/entity?queue=queue+1&id=name+1", "/ledger", "/ledger?q=name", "/search?q=name+9", "/search?q=none", "/leases", "/leases?q=name+7", "/leases?after=name+5",
 	}
-	for _, path := range []string{"/mutexes", "/timeouts", "/slots", "/throttles"} {
+	for _, path := range []string{"/mutexes", "/timeouts", "/slots", "/throttles", "/limits"} {
 		pages = append(pages, path, path+"?q=name+77", path+"?after=name+77", path+"?state=taken", path+"?q=x")
 	}
 	for _, status := range taskStatuses {
@@ -524,6 +527,7 @@ func TestActions(t *testing.T) {
 		{"release-timeout", id, "select not locked from lock.timeout_status"},
 		{"release-slot", id, "select slot_start = '-infinity' from lock.time_slot"},
 		{"release-throttle", id, "select not throttled from lock.throttled_resource_status"},
+		{"release-limit", id, "select not exists (select from lock.rate_limit)"},
 		{"release-lease", url.Values{"id": {name}, "token": {token}}, "select not exists (select from lock.lease)"},
 		{"resume", queue, "select not exists (select from lock.queue_pause where resumed_at is null)"},
 		{"pause", queue, "select exists (select from lock.queue_pause where resumed_at is null and reason = 'alice: because')"},

@@ -21,7 +21,7 @@ const (
 func pages() map[string]func(*view) error {
 	return map[string]func(*view) error{
 		"/{$}": wrong, "/keys": keys, "/key": key, "/mutexes": grants("mutex"), "/timeouts": grants("timeout"), "/slots": grants("time_slot"),
-		"/throttles": grants("throttle"), "/leases": leases, "/queues": queuesPage, "/tasks": tasks, "/task": task, "/requests": requests,
+		"/throttles": grants("throttle"), "/limits": grants("rate_limit"), "/leases": leases, "/queues": queuesPage, "/tasks": tasks, "/task": task, "/requests": requests,
 		"/entity": entity, "/ledger": ledger, "/search": search,
 	}
 }
@@ -260,6 +260,12 @@ var grantKinds = map[string]grantKind{
 		taken: "throttled", chosen: "only throttled ones", do: "release-throttle",
 		columns:  []string{"throttled", "last_locked", "last_locker_details", "throttle_interval", "free_at", "permits_left", "permits", "clock_was_set_back"},
 		headings: []string{"Throttled", "Last grant", "By whom and why", "Interval", "Next grant", "Permits left", "Of", "Clock was set back"},
+	},
+	"rate_limit": {
+		title: "Rate limits", about: "Buckets of tokens that come back evenly. A call takes some of them. The limits are those of the last grant.",
+		table: "lock.rate_limit", id: "limit_id", view: "lock.rate_limit_status",
+		taken: "full_at > clock_timestamp()", chosen: "only those that are not full", do: "release-limit",
+		columns: []string{"remaining", "burst", "rate", "per", "taken_at", "full_at"}, headings: []string{"Tokens left", "Of", "Come back", "Per", "Last grant", "Full"},
 	},
 }
 
@@ -851,7 +857,7 @@ func (v *view) ledgerWhere(heading, where, none string, args ...any) error {
 
 // thing is the page where a name of a kind is found.
 func (v *view) thing(kind, id string) string {
-	if path, ok := map[string]string{"mutex": "/mutexes", "timeout": "/timeouts", "time_slot": "/slots", "throttle": "/throttles", "lease": "/leases"}[kind]; ok {
+	if path, ok := map[string]string{"mutex": "/mutexes", "timeout": "/timeouts", "time_slot": "/slots", "throttle": "/throttles", "rate_limit": "/limits", "lease": "/leases"}[kind]; ok {
 		return v.Link(path, "q", id)
 	}
 	return ""
@@ -878,7 +884,7 @@ func search(v *view) error {
 	}
 	for _, kind := range []struct{ what, table, id, path string }{
 		{"mutex", "lock.mutex", "task_id", "/mutexes"}, {"lease", "lock.lease_name", "name", "/leases"}, {"throttle", "lock.throttled_resource", "resource_id", "/throttles"},
-		{"timeout", "lock.timeout", "task_id", "/timeouts"}, {"time slot", "lock.time_slot", "task_id", "/slots"},
+		{"timeout", "lock.timeout", "task_id", "/timeouts"}, {"time slot", "lock.time_slot", "task_id", "/slots"}, {"rate limit", "lock.rate_limit", "limit_id", "/limits"},
 	} {
 		found, err := v.rows(fmt.Sprintf("select %s as name from %s where %[1]s like $1::text order by %[1]s limit $2", kind.id, kind.table), pattern(v.q), few)
 		if err != nil {

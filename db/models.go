@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Every grant that is held now, and every session that waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until released), blocked_by (the sessions that a waiter waits for), details. A grant that an open transaction has just acquired or released shows as it was before. Keys show as they are now. A key shows by its name while a session waits for it by name, and else by its number. A program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. It reads whole tables: it is for operators, not for programs.
+// Every grant that is held now, and every session that waits for a key, one row each: kind, name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared transaction), since, until (null: until released), blocked_by (the sessions that a waiter waits for), details. A rate limit shows while no token remains: since the last grant, until the bucket is full. A grant that an open transaction has just acquired or released shows as it was before. Keys show as they are now. A key shows by its name while a session waits for it by name, and else by its number. A program's own advisory lock on a number beyond 2^32 looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for them. Queries of other roles show as PostgreSQL lets you see them. It reads whole tables: it is for operators, not for programs.
 type Activity struct {
 	Kind      string
 	Name      string
@@ -158,6 +158,17 @@ type QueueSize struct {
 	Endless      *int64
 }
 
+// The buckets of lock.take: the limits of the last grant, how many tokens remain now by those, when tokens were taken last, and when the bucket is full again or since when it has been.
+type RateLimitStatus struct {
+	LimitID   string
+	Rate      int64
+	Per       time.Duration
+	Burst     int64
+	Remaining int64
+	TakenAt   time.Time
+	FullAt    time.Time
+}
+
 // Requests for work on entities. Outstanding ones are the queue, and settled ones the history, until they are purged. The owner's plain insert of request_type, entity_id and, if wanted, queue_id and payload does what lock.enqueue does.
 type Request struct {
 	// The order of the queue. Transactions may commit in another order.
@@ -182,6 +193,13 @@ type Request struct {
 	SettledAt *time.Time
 	// Whether it ended in error. An index uses it in place of the status, so that a capture, which changes the status, changes no index.
 	Failed bool
+}
+
+// The row type of lock.take(): whether the tokens were taken, how many there are now, and after how long the same call is granted. Always empty.
+type Taken struct {
+	Granted    bool
+	Remaining  int64
+	RetryAfter time.Duration
 }
 
 // Named tasks that lock.capture hands out. Ids are unique within their queue.

@@ -82,6 +82,17 @@ func TimeSlot(taskID string) Row {
 		returning task_id`, []any{taskID}}
 }
 
+// RateLimit is the bucket of a rate limit.
+func RateLimit(name string) Row {
+	return Row{fmt.Sprintf("rate limit %.60q", name), `
+		update lock.rate_limit
+		set full_at = full_at - $1::interval,
+			taken_at = taken_at - $1::interval,
+			unused_since = date_trunc('hour', unused_since - $1::interval)
+		where limit_id = $2
+		returning limit_id`, []any{name}}
+}
+
 // Task is a task of a queue.
 func Task(queueID, id string) Row {
 	return Row{fmt.Sprintf("task %.60q in queue %.60q", id, queueID), `

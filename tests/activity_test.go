@@ -318,6 +318,7 @@ func TestBlockedRows(t *testing.T) {
 	a, b, c := e.session(t), e.session(t), e.session(t)
 	who := queueNames{int32(a.pid): "a", int32(b.pid): "b", int32(c.pid): "c"}
 	a.exec("select lock.create_mutex('m'), lock.create_timeout('t', '1 hour'), lock.create_throttled_resource('r', '1 hour'), lock.acquire_time_slot('s', '1 day'), lock.create_task('id', 'q')")
+	a.exec("select lock.take('b', 1, '1 microsecond')")
 	a.exec("select lock.acquire_mutex('held'), lock.acquire_lease('l', 'me', '1 hour')")
 	token := get[int64](a, "select token from lock.lease_holder where name = 'l'")
 	for _, at := range []struct{ want, holder, waiter string }{
@@ -327,6 +328,8 @@ func TestBlockedRows(t *testing.T) {
 		{"timeout ?", "select lock.create_timeout('t', '2 hours')", "select lock.create_timeout('t', '3 hours')"},
 		{"throttle ?", "select lock.create_throttled_resource('r', '2 hours')", "select lock.create_throttled_resource('r', '3 hours')"},
 		{"time_slot ?", "select lock.acquire_time_slot('new', '1 day')", "select lock.acquire_time_slot('new', '1 day')"},
+		{"rate_limit ?", "select lock.take('new', 1, '1 day')", "select lock.take('new', 1, '1 day')"},
+		{"rate_limit b", "select lock.take('b', 2, '1 day')", "select lock.take('b', 3, '1 day')"},
 		{"lease l", fmt.Sprintf("select lock.release_lease('l', %d)", token), fmt.Sprintf("select lock.release_lease('l', %d)", token)},
 		{"task q: id", "select lock.set_status('id', 'failed', queue_id => 'q')", "select lock.set_status('id', 'done', queue_id => 'q')"},
 		{"request ?", "select lock.enqueue('create', 'e')", "select lock.enqueue('create', 'e')"},

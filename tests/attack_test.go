@@ -329,7 +329,7 @@ func TestAttackBySize(t *testing.T) {
 		"select lock.exclusive($1::text)", "select lock.try_shared($1::text)", "select lock.exclusive_all(array[$1::text])", "select lock.unlock($1::text)", "select lock.key($1)",
 		"select lock.acquire_mutex($1)", "select lock.acquire_mutex('m', $1)", "select lock.release_mutex($1)", "select lock.create_mutex($1)",
 		"select lock.create_timeout($1, '1 s')", "select lock.acquire_timeout($1)", "select lock.acquire_time_slot($1, '1 s')",
-		"select lock.create_throttled_resource($1, '1 s')", "select lock.lock_throttled_resource($1, 'x')", "select lock.lock_throttled_resource('r', $1)",
+		"select lock.create_throttled_resource($1, '1 s')", "select lock.lock_throttled_resource($1, 'x')", "select lock.lock_throttled_resource('r', $1)", "select lock.take($1, 1, '1 s')",
 		"select lock.acquire_lease($1, 'me', '1 s')", "select lock.acquire_lease('l', $1, '1 s')", "select lock.await_lease($1, 'me', '1 s')", "select lock.renew_lease($1, 1, '1 s')",
 		"select lock.create_task($1)", "select lock.create_task('t', $1)", "select lock.create_tasks(array[$1::text])", "select lock.capture(1, $1)", "select lock.capture(1, statuses => array[$1::text])",
 		"select lock.capture(1, owner => $1)", "select lock.set_status($1, 'done')", "select lock.set_statuses(array[$1::text], '{1}', 'done')",

@@ -27,15 +27,17 @@ func TestClean(t *testing.T) {
 		s.exec("select lock.enqueue('update', 'z')")
 		s.exec("select lock.create_mutex('old'), lock.create_mutex('older'), lock.acquire_mutex('held')")
 		s.exec("select lock.acquire_time_slot('old', '1 hour'), lock.acquire_time_slot('long', '36000 days')")
+		s.exec("select lock.take('old', 1, '1 hour'), lock.take('empty', 1, '36000 days')")
 		s.exec("select lock.create_timeout('t', '1 second'), lock.acquire_timeout('t'), lock.create_throttled_resource('r', '1 second'), lock.lock_throttled_resource('r', 'me')")
 		s.exec("select lock.release_lease('old', token) from lock.acquire_lease('old', 'me', '1 hour')")
 		s.exec("select lock.acquire_lease('held', 'me', '36000 days')")
-		answers(s, "task 0, request 0, mutex 0, time_slot 0, lease 0", said+"()"+of)
+		answers(s, "task 0, request 0, mutex 0, time_slot 0, rate_limit 0, lease 0", said+"()"+of)
 		for _, sql := range []string{
 			"update lock.task set available_at = available_at - interval '40 days', changed_at = changed_at - interval '40 days'",
 			"update lock.request set settled_at = settled_at - interval '40 days' where settled_at is not null",
 			"update lock.mutex set unused_since = unused_since - interval '40 days', released_at = released_at - interval '40 days'",
 			"update lock.time_slot set unused_since = unused_since - interval '40 days', granted_at = granted_at - interval '40 days', slot_start = slot_start - interval '40 days' where task_id = 'old'",
+			"update lock.rate_limit set unused_since = unused_since - interval '40 days', full_at = full_at - interval '40 days', taken_at = taken_at - interval '40 days'",
 			"update lock.timeout set unused_since = unused_since - interval '40 days', ts = ts - interval '40 days'",
 			"update lock.throttled_resource set unused_since = unused_since - interval '40 days', last_locked = last_locked - interval '40 days'",
 			"update lock.lease_name set granted_at = granted_at - interval '40 days'",
@@ -47,7 +49,7 @@ func TestClean(t *testing.T) {
 		s.exec("select lock.create_task('young', 'a', status => 'done')")
 		holder := e.session(t)
 		holder.exec("begin; select lock.exclusive('held')") // nothing waits for it, and it for nothing
-		answers(s, "task 0, request 0, mutex 0, time_slot 0, lease 0", said+"('60 days')"+of)
+		answers(s, "task 0, request 0, mutex 0, time_slot 0, rate_limit 0, lease 0", said+"('60 days')"+of)
 		answers(s, "task 1, request 1, mutex 1", "select string_agg(kind || ' ' || removed, ', ') from lock.clean(max => 1) where kind in ('task', 'request', 'mutex')")
 		q := db.New(e.pool)
 		left, err := q.Clean(ctx, 30*24*time.Hour, 1000)
@@ -59,7 +61,7 @@ func TestClean(t *testing.T) {
 		if got["task"] != 2 || got["request"] != 1 || got["mutex"] != 1 {
 			t.Errorf("got %v", got)
 		}
-		answers(s, "task 0, request 0, mutex 0, time_slot 0, lease 0", said+"()"+of)
+		answers(s, "task 0, request 0, mutex 0, time_slot 0, rate_limit 0, lease 0", said+"()"+of)
 		owner := e.sessionAs(t, e.owner)
 		for what, left := range map[string]string{
 			"task": "dead runs young", "request": "z", "mutex": "held", "time_slot": "long", "timeout": "t", "throttled_resource": "r", "lease_name": "held",

@@ -211,12 +211,17 @@ func docsGo(blocks map[string][]string) string {
 	file := `package docs
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"expvar"
 	"log"
 	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -231,7 +236,8 @@ import (
 )
 
 var (
-	_      = []any{errors.Is, expvar.NewMap, slog.Warn, log.Printf, time.Now, pgx.BeginFunc, locks.NewDurableMutex, db.New, goose.NewProvider, lock.NewPostgresSessionLocker, lockstest.Pool}
+	_      = []any{errors.Is, expvar.NewMap, slog.Warn, log.Printf, time.Now, pgx.BeginFunc, locks.NewDurableMutex, db.New, goose.NewProvider,
+		lock.NewPostgresSessionLocker, lockstest.Pool, cmp.Or[error], math.Ceil, net.SplitHostPort, http.Error, strconv.Itoa}
 	t      *testing.T
 	ctx    context.Context
 	pool   *pgxpool.Pool
@@ -239,6 +245,9 @@ var (
 	rows   pgx.CopyFromSource
 	at     time.Time
 	sqlDB  *sql.DB
+	limit  locks.RateLimit
+	next   http.Handler
+	handle func(context.Context, db.Task) error
 	lead   func(context.Context, locks.Lease) error
 	report func(context.Context, Report) error
 	send   func(context.Context, string) error

@@ -170,6 +170,7 @@ func (z *fuzzed) fill(t testing.TB) {
 		"select lock.create_timeout('fuzz', '1 hour'), lock.acquire_timeout('fuzz')",
 		"select lock.acquire_time_slot('fuzz', '1 hour')",
 		"select lock.create_throttled_resource('fuzz', '1 hour', 2), lock.lock_throttled_resource('fuzz', 'fuzz')",
+		"select lock.take('fuzz', 1, '1 hour')",
 		"select token from lock.acquire_lease('fuzz', 'fuzz', '1 hour', 2)",
 		"select lock.create_task('fuzz', payload => '{}'), lock.create_task('waits', available_at => '2999-01-01'), lock.create_task('next')",
 		"select attempt from lock.capture(1)",

@@ -14,19 +14,21 @@ import (
 
 // A grantKind is what is granted to exactly one of those who ask at a time: a mutex, a timeout, a time slot, a throttled resource.
 type grantKind struct {
-	name    string // as lock.forced_release has it
-	table   string
-	id      string // the table's key
-	create  string // makes %s; "": asking does
-	long    string // makes %s and is granted it for years
-	acquire string // asks for %s, in round %s
-	free    string // what has to be set before it can be granted again; "": the next round is another slot
-	old     string // what makes it 40 days older
-	drop    string
-	at      string // when it was granted, where an interval counts from that; "": none does
-	length  string // that interval
-	locked  string // what its view calls one that is not over
-	waits   bool   // for an open transaction that was granted it
+	name     string // as lock.forced_release has it
+	table    string
+	id       string // the table's key
+	create   string // makes %s; "": asking does
+	long     string // makes %s and is granted it for years
+	acquire  string // asks for %s, in round %s
+	free     string // what has to be set before it can be granted again; "": the next round is another slot
+	old      string // what makes it 40 days older
+	drop     string
+	at       string // when it was granted, where an interval counts from that; "": none does
+	length   string // that interval
+	locked   string // what its view calls one that is not over
+	waits    bool   // for an open transaction that was granted it
+	test     string // what makes its update wait in line; "": it passes over locked rows
+	untested string // in its place
 }
 
 var grantKinds = []grantKind{{
@@ -48,6 +50,12 @@ var grantKinds = []grantKind{{
 	create: "lock.create_throttled_resource(%s, '1 hour')", acquire: "lock.lock_throttled_resource(%s, 'round ' || %s)", free: "last_locked = last_locked - interval '61 minutes'",
 	long: "select lock.create_throttled_resource(%[1]s, '1 year'); select lock.lock_throttled_resource(%[1]s, 'long')",
 	old:  "last_locked = last_locked - interval '40 days'", at: "last_locked", length: "throttle_interval", locked: "throttled",
+}, {
+	name: "rate_limit", table: "rate_limit", id: "limit_id", waits: true, drop: "drop_unused_rate_limits",
+	acquire: "granted from lock.take(%s, 1, '1 hour'), (select %s) as round", free: "full_at = full_at - interval '61 minutes'",
+	long: "select lock.take(%s, 1, '36000 days')",
+	old:  "full_at = full_at - interval '40 days', taken_at = taken_at - interval '40 days'",
+	test: "for no key update\n", untested: "\n",
 }}
 
 // asks is a call for id in a round.
@@ -57,7 +65,8 @@ func (k grantKind) asks(id string, round int) string {
 
 // function is the name of the function that grants it.
 func (k grantKind) function() string {
-	name, _, _ := strings.Cut(strings.TrimPrefix(k.acquire, "lock."), "(")
+	_, call, _ := strings.Cut(k.acquire, "lock.")
+	name, _, _ := strings.Cut(call, "(")
 	return name
 }
 
@@ -127,7 +136,11 @@ func TestGrantsOneWinner(t *testing.T) {
 				})
 			}
 			t.Run("the checker catches a call that does not lock what it tests", func(t *testing.T) {
-				mutate(t, e, k.function(), "for no key update skip locked", "")
+				if k.test == "" {
+					mutate(t, e, k.function(), "for no key update skip locked", "")
+				} else {
+					mutate(t, e, k.function(), k.test, k.untested)
+				}
 				const id = "mutated"
 				k.makes(t, e, id)
 				play("read committed", id)
@@ -170,8 +183,11 @@ func TestGrantsTransactions(t *testing.T) {
 			}
 			s.denied(k.asks(id, 2))
 			k.frees(t, e, id)
-			if k.waits {
+			if k.waits && k.test == "" {
 				deniedAfterCommit(t, e, k.asks(id, 3))
+			} else if k.waits { // its update waits in line, and so has a transaction id
+				waiter, _ := lostAfterCommit(t, e, k.asks(id, 3))
+				answers(waiter, false, k.asks(id, 3))
 			}
 		}
 		if k.create == "" {
@@ -239,6 +255,15 @@ func TestGrantsLoserLocksNothing(t *testing.T) {
 		e := open(t, advisory)
 		mutate(t, e, "acquire_mutex", "for no key update skip locked", "for no key update")
 		if !lost(t, grantKinds[0], e, false) {
+			t.Fatal("not caught")
+		}
+	})
+	t.Run("the checker catches an update that keeps its lock", func(t *testing.T) {
+		t.Parallel()
+		onlyPostgreSQL(t, "an update that waits starts again on YugabyteDB")
+		e := open(t, advisory)
+		mutate(t, e, "take", "raise exception 'the tokens are gone'\n                    using errcode = 'LK003';", "")
+		if !lost(t, grantKinds[len(grantKinds)-1], e, false) {
 			t.Fatal("not caught")
 		}
 	})
@@ -574,6 +599,7 @@ func TestGrantsStandby(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
 	e.session(t).exec("select lock.acquire_mutex('a'), lock.create_timeout('a', '1 hour'), lock.acquire_time_slot('a', '1 hour'), lock.create_throttled_resource('a', '1 hour')")
+	e.session(t).exec("select lock.take('a', 1, '1 hour')")
 	standby, err := target.own.Standby(ctx)
 	must(t, err)
 	t.Cleanup(func() { standby.Stop() })
@@ -583,13 +609,13 @@ func TestGrantsStandby(t *testing.T) {
 		"locks_app": {
 			"create_mutex('a')", "acquire_mutex('a')", "acquire_mutex('b')", "release_mutex('a')", "release_mutex('b')", "create_timeout('a', '1 hour')",
 			"acquire_timeout('a')", "acquire_time_slot('a', '1 hour')", "acquire_time_slot('b', '1 hour')",
-			"create_throttled_resource('a', '1 hour')", "lock_throttled_resource('a', 'why')",
+			"create_throttled_resource('a', '1 hour')", "lock_throttled_resource('a', 'why')", "take('a', 1, '1 hour')", "take('b', 1, '1 hour')",
 			// The list of idle workers is unlogged. In Go a worker of a paused queue gets no further than to start_idling.
 			"await_task()", "await_request(gen_random_uuid())", "start_idling('lock_task', 'q', 'w', '1 minute')", "stop_idling('lock_task', 'q', 'w')",
 		},
 		"locks_owner": {
 			"force_release_mutex('a', 'why')", "force_release_timeout('a', 'why')", "force_release_time_slot('a', 'why')", "force_release_throttled_resource('a', 'why')",
-			"drop_unused_mutexes('1 day')", "drop_unused_timeouts('1 day')", "drop_unused_time_slots('1 day')", "drop_unused_throttled_resources('1 day')",
+			"force_release_rate_limit('a', 'why')", "drop_unused_rate_limits('1 day')", "drop_unused_mutexes('1 day')", "drop_unused_timeouts('1 day')", "drop_unused_time_slots('1 day')", "drop_unused_throttled_resources('1 day')",
 		},
 	} {
 		s := e.sessionAs(t, standby.URL(user, config.Database))
@@ -626,6 +652,9 @@ func TestGrantsPlans(t *testing.T) {
 			"create_throttled_resource('new', '1 hour')", "lock_throttled_resource('id77', 'test')", "lock_throttled_resource('id77', 'test')",
 			"force_release_throttled_resource('id77', 'test')",
 		}, "drop_unused_throttled_resources"},
+		{"rate_limit", "limit_id, rate, per, burst", "'id' || n, 1, '1 hour', 1", []string{
+			"take('new', 1, '1 hour')", "take('id77', 1, '1 hour')", "take('id77', 1, '1 hour')", "force_release_rate_limit('id77', 'test')",
+		}, "drop_unused_rate_limits"},
 	} {
 		t.Run(c.table, func(t *testing.T) {
 			s.exec(fmt.Sprintf("insert into lock.%s (%s) select %s from generate_series(1, %d) n", c.table, c.columns, c.values, rows))
@@ -660,7 +689,7 @@ func TestGrantsPlans(t *testing.T) {
 				t.Errorf("%s touched %d pages to drop nothing", c.drop, n)
 			}
 			old := map[string]string{"mutex": "released_at = '2001-01-01'", "timeout": "ts = '-infinity'", "time_slot": "granted_at = '2001-01-01'",
-				"throttled_resource": "last_locked = '-infinity', last_locker_details = ''"}[c.table]
+				"throttled_resource": "last_locked = '-infinity', last_locker_details = ''", "rate_limit": "full_at = '2001-01-01'"}[c.table]
 			s.exec(fmt.Sprintf("update lock.%s set %s, unused_since = '2001-01-01'", c.table, old))
 			s.exec("vacuum analyze lock." + c.table)
 			if n := drop(10); n > few {
@@ -857,18 +886,25 @@ func grantedAfterRollback(t *testing.T, e *env, sql string) {
 // deniedAfterCommit checks that it is denied when that commits, having written nothing, and returns it with its transaction open.
 func deniedAfterCommit(t *testing.T, e *env, sql string) (waiter *session) {
 	t.Helper()
+	waiter, plan := lostAfterCommit(t, e, sql)
+	waiter.wroteNothing(plan)
+	answers(waiter, false, sql)
+	return waiter
+}
+
+// lostAfterCommit lets a call wait for an open transaction's grant until that commits, and returns its plan.
+func lostAfterCommit(t *testing.T, e *env, sql string) (waiter *session, plan string) {
+	t.Helper()
 	holder := e.session(t)
 	waiter = e.session(t)
 	holder.exec("begin")
 	answers(holder, true, sql)
 	waiter.exec("begin")
-	p, plan := startGet[string](waiter, explainWAL+sql)
+	p, said := startGet[string](waiter, explainWAL+sql)
 	p.blocked()
 	holder.exec("commit")
 	p.ends()
-	waiter.wroteNothing(*plan)
-	answers(waiter, false, sql)
-	return waiter
+	return waiter, *said
 }
 
 // zoneAfterChange is a time zone whose clocks went an hour forward, or back, twelve hours ago.

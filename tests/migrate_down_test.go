@@ -33,6 +33,7 @@ func TestMigrateDownRefusesToDropWhatIsNeeded(t *testing.T) {
 			"a time slot": {"select lock.acquire_time_slot('a', '100 days')", "1 time slots that are not over", "delete from lock.time_slot"},
 			"a throttle": {"select lock.create_throttled_resource('a', '1 hour'), lock.lock_throttled_resource('a', 'me')", "1 resources that were granted",
 				"delete from lock.throttled_resource"},
+			"a rate limit": {"select lock.take('a', 1, '1 hour')", "1 rate limits that are not full again", "delete from lock.rate_limit"},
 			"one permit of several": {"select lock.create_throttled_resource('a', '1 hour', 3), lock.lock_throttled_resource('a', 'me')", "1 resources that were granted",
 				"delete from lock.throttled_resource; delete from lock.throttled_permit"},
 			"a paused queue": {"select lock.pause_queue('task', 'q', 'why')", "1 queues that are paused (lock.queue_pause)", "select lock.resume_queue('task', 'q')"},

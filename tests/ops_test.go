@@ -168,6 +168,7 @@ func opsLoad(t *testing.T, e *env, n int) {
 			case when k > $1 * 4 / 5 and k % 10 = 0 then clock_timestamp() + interval '1 day' end, 'hush'
 		from generate_series(1, $1) as k`, n)
 	super.exec("select lock.acquire_mutex('hush', 'hush'), lock.create_mutex('hush free')")
+	super.exec("select lock.take('hush', 1, '1 day'), lock.take('hush rest', 2, '1 day')")
 	super.exec("update lock.mutex set acquired_at = acquired_at - interval '1 hour' where acquired")
 	super.exec("select lock.acquire_lease('hush', 'hush', '1 hour'), lock.acquire_lease('hush 2', 'hush', '1 hour')")
 	super.exec("update lock.lease set renewed_at = renewed_at - interval '40 minutes', expires_at = expires_at - interval '40 minutes' where name = 'hush 2'")
@@ -242,7 +243,7 @@ func TestCollector(t *testing.T) {
 			return get[float64](s, "select sum("+column+")::float8 from lock.queue_depth where kind = $1", kind)
 		}
 		want := map[string][2]float64{ // empty, full
-			"locks_keys_held": {0, 2}, "locks_waiting_sessions": {0, 1}, "locks_mutexes_acquired": {0, 1}, "locks_leases_held": {0, 2}, "locks_leases_late": {0, 1},
+			"locks_keys_held": {0, 2}, "locks_waiting_sessions": {0, 1}, "locks_mutexes_acquired": {0, 1}, "locks_leases_held": {0, 2}, "locks_rate_limits_empty": {0, 1}, "locks_leases_late": {0, 1},
 			"locks_queues_paused{kind=task}": {0, 0}, "locks_queues_paused{kind=request}": {0, 1},
 		}
 		for _, state := range []string{"ready", "delayed", "dead", "running", "overdue", "endless"} {

@@ -21,6 +21,7 @@ select lock.create_timeout('t', '1 microsecond'); select lock.acquire_timeout('t
 select lock.acquire_time_slot('t', '1 microsecond'); select lock.acquire_time_slot('t', '1 day'); select lock.acquire_time_slot('t', '1 day');
 select lock.create_throttled_resource('r', '1 hour'); select lock.lock_throttled_resource('r', 'x'); select lock.lock_throttled_resource('r', 'x');
 select lock.create_throttled_resource('p', '1 hour', 2); select lock.lock_throttled_resource('p', 'x') from generate_series(1, 3); select lock.create_throttled_resource('p', '1 hour', 3);
+select lock.take('r', 1, '1 hour'); select lock.take('r', 1, '1 hour'); select lock.take('r', 1000000, '1 second');
 select lock.acquire_lease('a', 'me', '1 hour'); select lock.acquire_lease('a', 'me', '1 hour'); select lock.acquire_lease('a', 'me', '1 microsecond', 2);
 select lock.acquire_lease('a', 'me', '1 hour', 2); select lock.await_lease('a', 'me', '1 hour', 2); select lock.renew_lease('a', 1, '1 hour');
 select lock.assert_lease('a', 1); select lock.release_lease('a', 1); select lock.release_lease('a', 1);
@@ -121,6 +122,7 @@ var roundCalls = []string{
 		select lock.force_release_throttled_resource('#', 'why'); select lock.create_throttled_resource('many #', '1 h', 2); select lock.lock_throttled_resource('many #', 'x');
 		select lock.lock_throttled_resource('many #', 'x'); select lock.lock_throttled_resource('many #', 'x'); select lock.create_throttled_resource('many #', '1 h', 3);
 		select lock.create_throttled_resource('many #', '1 h', 1); select lock.force_release_throttled_resource('many #', 'why'); select lock.drop_unused_throttled_resources('1 day')`,
+	`select lock.take('#', 1, '1 h'); select lock.take('#', 1, '1 h'); select lock.take('#', 1000000, '1 s', 100000000); select lock.force_release_rate_limit('#', 'why'); select lock.drop_unused_rate_limits('1 day')`,
 	`select lock.acquire_lease('#', 'me', '1 h'); select lock.acquire_lease('#', 'me', '1 h'); select lock.await_lease('#', 'me', '1 h'); select lock.renew_lease('#', 1, '1 h'); select lock.assert_lease('#', 1);
 		select lock.release_lease('#', 1); select lock.await_lease('#', 'me', '1 h', 2); select lock.acquire_lease('#', 'me', '1 microsecond', 2); select lock.acquire_lease('#', 'me', '1 h', 2);
 		select lock.force_release_lease('#', (select max(token) from lock.lease where name = '#'), 'why'); select lock.drop_unused_leases('1 day')`,
@@ -167,7 +169,7 @@ const crowdedTables = `select lock.create_mutex('m' || n), lock.create_timeout('
 	lock.start_idling('lock_task', 'm' || n, 'w', '1 h'), lock.pause_queue('task', 'm' || n, 'why'), lock.create_task('m' || n, 'm' || n % 10),
 	lock.create_task('d' || n, 'm' || n % 10, status => 'done'), lock.enqueue('create', 'm' || n, queue_id => 'm' || n % 10), lock.enqueue('update', 'm' || n % 100, queue_id => 'm' || n % 10)
 	from generate_series(1, 2000) n;
-	select lock.acquire_lease('m' || n, 'me', '1 h') from generate_series(1, 2000) n`
+	select lock.acquire_lease('m' || n, 'me', '1 h'), lock.take('m' || n, 1, '1 h') from generate_series(1, 2000) n`
 
 // readsAll says of functions why they may read a table from end to end.
 var readsAll = map[string]string{

@@ -27,7 +27,7 @@ var useHeadings = []string{"When to take it", "In SQL", "In Go", "Functions", "W
 // usePages are the pages for using a kind, and the views that each of them has to name.
 var usePages = map[string][]string{
 	"key": {"locked_keys"}, "mutex": {"mutex_status"}, "timeout": {"timeout_status"}, "time_slot": {"time_slot_status"},
-	"throttle": {"throttled_resource_status"}, "lease": {"lease_holder"}, "task": {"dead_letter"}, "request": nil, "change": nil,
+	"throttle": {"throttled_resource_status"}, "rate_limit": {"rate_limit_status"}, "lease": {"lease_holder"}, "task": {"dead_letter"}, "request": nil, "change": nil,
 }
 
 // functionPages are the pages of the functions that are in no folder of a kind.

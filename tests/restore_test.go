@@ -44,7 +44,7 @@ func TestRestore(t *testing.T) {
 			"select lock.acquire_mutex('m', 'me')", "select lock.acquire_lease('l', 'me', '1 hour')", "select lock.create_task('t')",
 			"select lock.enqueue('create', 'e')", "select lock.create_throttled_resource('r', '1 hour')",
 			"select lock.create_throttled_resource('p', '36000 days', 2), lock.lock_throttled_resource('p', 'x')",
-			"select lock.acquire_time_slot('s', '36000 days')",
+			"select lock.acquire_time_slot('s', '36000 days')", "select lock.take('b', 1, '36000 days')",
 		} {
 			app.exec(sql)
 		}
@@ -104,6 +104,7 @@ func TestRestore(t *testing.T) {
 						answers(user, 0, "select count(*)::int from lock.acquire_lease('l', 'you', '1 hour')")
 						answers(user, "t", "select id from lock.capture(1)")
 						answers(user, false, "select lock.acquire_time_slot('s', '36000 days')")
+						answers(user, false, "select granted from lock.take('b', 1, '36000 days')")
 						answers(user, 1, "select count(*) filter (where lock.lock_throttled_resource('p', 'y'))::int from generate_series(1, 3)")
 						user.exec("begin; select lock.exclusive('customer:42'); commit")
 						tx, err := user.conn.Begin(ctx)

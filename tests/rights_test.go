@@ -14,7 +14,7 @@ var publicFunctions = strings.Fields(`
 	open_transactions start_idling stop_idling
 	acquire_lease assert_lease await_lease release_lease renew_lease
 	acquire_mutex create_mutex release_mutex acquire_timeout create_timeout acquire_time_slot
-	create_throttled_resource lock_throttled_resource
+	create_throttled_resource lock_throttled_resource take
 	capture_request enqueue request_history retry_request settle_request track_changes untrack_changes
 	capture create_task create_tasks extend_task extend_tasks get_task next_task_in retry_task retry_tasks set_status set_statuses settle_and_capture
 	advisory_key check engine exclusive exclusive_all help key queue_sizes shared try_all try_exclusive try_shared unlock vacuum who
@@ -23,8 +23,8 @@ var publicFunctions = strings.Fields(`
 // operatorFunctions are what lock.grant_operator_to gives and lock.grant_to does not.
 var operatorFunctions = strings.Fields(`
 	clean pause_queue purge_requests purge_tasks record_action resume_queue
-	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource force_release_lease cancel_request
-	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources drop_unused_leases
+	force_release_mutex force_release_timeout force_release_time_slot force_release_throttled_resource force_release_rate_limit force_release_lease cancel_request
+	drop_unused_mutexes drop_unused_timeouts drop_unused_time_slots drop_unused_throttled_resources drop_unused_rate_limits drop_unused_leases
 `)
 
 // ownerFunctions stay with the owner of the schema.

@@ -36,6 +36,16 @@ func TestWaitThenTheClock(t *testing.T) {
 			holder: "select lock.acquire_time_slot('s', '1 microsecond')", ending: "rollback",
 			call: "select lock.acquire_time_slot('s', '1 microsecond')", stored: "select slot_start from lock.time_slot",
 		},
+		"tokens of a bucket that somebody has only locked": {
+			setup:  "select lock.take('b', 1, '1 microsecond')",
+			holder: "select from lock.rate_limit for update", ending: "commit",
+			call: "select lock.take('b', 1, '1 microsecond')", stored: "select least(full_at, taken_at) from lock.rate_limit",
+		},
+		"tokens of a new bucket": {
+			setup:  "select 1",
+			holder: "select lock.take('b', 1, '1 hour')", ending: "rollback",
+			call: "select lock.take('b', 1, '1 hour')", stored: "select least(full_at - interval '1 hour', taken_at) from lock.rate_limit",
+		},
 		"a lease": {
 			setup:  "select lock.release_lease('l', token) from lock.acquire_lease('l', 'somebody', '1 hour')",
 			holder: "select lock.acquire_lease('l', 'other', '1 hour')", ending: "rollback",
@@ -60,6 +70,7 @@ func TestWaitThenTheClock(t *testing.T) {
 			"time_slot":          {"lock.acquire_time_slot('t', '1 microsecond')", "lock.acquire_time_slot('t', '1 microsecond')", "slot_start"},
 			"throttled_resource": {"lock.create_throttled_resource('t', '1 microsecond')", "lock.lock_throttled_resource('t', 'x')", "last_locked"},
 			"throttled_permit":   {"lock.create_throttled_resource('t', '1 microsecond', 2)", "lock.lock_throttled_resource('t', 'x')", "max(last_locked)"},
+			"rate_limit":         {"lock.take('t', 1, '1 microsecond')", "lock.take('t', 1, '1 microsecond')", "least(full_at, taken_at)"},
 			"lease_name":         {"lock.release_lease('l', token) from lock.acquire_lease('l', 'somebody', '1 hour')", "lock.acquire_lease('l', 'me', '1 hour')", "max(granted_at)"},
 			"lease":              {"1", "lock.acquire_lease('l', 'me', '1 hour')", "acquired_at"},
 		} {
@@ -94,9 +105,10 @@ func TestWaitThenTheClock(t *testing.T) {
 func TestWaitForALockedRow(t *testing.T) {
 	t.Parallel()
 	for table, c := range map[string]struct{ setup, call string }{
-		"mutex":     {"select lock.create_mutex('id')", "select lock.acquire_mutex('id')"},
-		"timeout":   {"select lock.create_timeout('id', '1 hour')", "select lock.acquire_timeout('id')"},
-		"time_slot": {"select lock.acquire_time_slot('id', '1 hour', '2001-01-01')", "select lock.acquire_time_slot('id', '1 hour')"},
+		"mutex":      {"select lock.create_mutex('id')", "select lock.acquire_mutex('id')"},
+		"timeout":    {"select lock.create_timeout('id', '1 hour')", "select lock.acquire_timeout('id')"},
+		"time_slot":  {"select lock.acquire_time_slot('id', '1 hour', '2001-01-01')", "select lock.acquire_time_slot('id', '1 hour')"},
+		"rate_limit": {"select lock.take('id', 1, '1 hour')", "select granted from lock.take('id', 2, '1 hour', 4)"},
 	} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()

@@ -135,6 +135,22 @@ var bugs = []struct {
 		want:  []string{"no order of these calls"},
 	},
 	{
+		name: "a bucket that reads before it locks", kind: "rate_limit",
+		swaps: []swap{{"rate_limit/take", "for no key update\n", "and " + pause + "\n"},
+			{"rate_limit/take", "greatest(rate_limit.full_at, clock_timestamp())", "greatest(bucket.full_at, clock_timestamp())"}},
+		want: []string{"more tokens than the burst"},
+	},
+	{
+		name: "a bucket that forgets the burst", kind: "rate_limit",
+		swaps: []swap{{"rate_limit/take", "full_at - ahead", "full_at - ahead * 2"}},
+		want:  []string{"more tokens than the burst"},
+	},
+	{
+		name: "a bucket whose clock goes back", kind: "rate_limit",
+		swaps: []swap{{"rate_limit/take", "full_at = greatest(rate_limit.full_at, clock_timestamp()) + weight", "full_at = greatest(rate_limit.full_at, clock_timestamp() - (random() < 0.3)::integer * interval '1 minute') + weight - (random() < 0.3)::integer * interval '100 milliseconds'"}},
+		want:  []string{"more tokens than the burst"},
+	},
+	{
 		name: "a capture without skip locked and without its recheck", kind: "task",
 		swaps: []swap{
 			{"task/settle_and_capture", "mark and began\n                order by task.available_at\n                limit left_over\n                for update skip locked", "mark and began and " + pause + "\n                order by task.available_at\n                limit left_over"},

@@ -24,7 +24,7 @@ type kind struct {
 	final func(ctx context.Context, conn *pgx.Conn, c *checker, window int, ops []*op) error
 }
 
-var kinds = []*kind{keyKind, mutexKind, leaseKind, throttleKind, timeoutKind, slotKind, taskKind, requestKind, workerKind}
+var kinds = []*kind{keyKind, mutexKind, leaseKind, throttleKind, timeoutKind, slotKind, limitKind, taskKind, requestKind, workerKind}
 
 func kindNamed(name string) *kind {
 	for _, k := range kinds {

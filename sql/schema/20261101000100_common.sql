@@ -128,8 +128,8 @@ comment on table lock.forced_release is
     'Only its owner deletes from it, by hand.';
 
 comment on column lock.forced_release.kind is
-    'mutex, timeout, time_slot, throttle or lease. For what the console did besides: task or '
-    'request; then id is the queue, or queue and id.';
+    'mutex, timeout, time_slot, throttle, rate_limit or lease. For what the console did besides: '
+    'task or request; then id is the queue, or queue and id.';
 
 comment on column lock.forced_release.released_by is
     'The role that logged in (session_user).';

@@ -5,10 +5,10 @@ set local search_path = pg_catalog, pg_temp;
 do $$
 begin
     if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
-        raise exception 'migration 20261101000700 needs 20261101000600, which has not run in this database: is goose''s -table public.lock_goose_version?'
+        raise exception 'migration 20261101000700 needs 20261101000630, which has not run in this database: is goose''s -table public.lock_goose_version?'
             using errcode = 'object_not_in_prerequisite_state';
     end if;
-    perform lock_internal.start_migration(20261101000700, 20261101000600, 'up');
+    perform lock_internal.start_migration(20261101000700, 20261101000630, 'up');
 end;
 $$;
 -- +goose StatementEnd
@@ -766,10 +766,10 @@ set local search_path = pg_catalog, pg_temp;
 do $$
 begin
     if to_regprocedure('lock_internal.start_migration(bigint, bigint, text)') is null then
-        raise exception 'migration 20261101000700 needs 20261101000600, which has not run in this database: is goose''s -table public.lock_goose_version?'
+        raise exception 'migration 20261101000700 needs 20261101000630, which has not run in this database: is goose''s -table public.lock_goose_version?'
             using errcode = 'object_not_in_prerequisite_state';
     end if;
-    perform lock_internal.start_migration(20261101000700, 20261101000600, 'down');
+    perform lock_internal.start_migration(20261101000700, 20261101000630, 'down');
 end;
 $$;
 -- +goose StatementEnd

@@ -99,6 +99,7 @@ begin
             ('request', lock.purge_requests(clean.older_than, clean.max)),
             ('mutex', lock.drop_unused_mutexes(clean.older_than, clean.max)),
             ('time_slot', lock.drop_unused_time_slots(clean.older_than, clean.max)),
+            ('rate_limit', lock.drop_unused_rate_limits(clean.older_than, clean.max)),
             ('lease', lock.drop_unused_leases(clean.older_than, clean.max)),
             ('key', lock.vacuum());
 end;
@@ -108,12 +109,12 @@ $$;
 comment on function lock.clean(interval, integer) is
     'For operators. Deletes what nobody needs any more, and returns a row for each kind with how '
     'many there were: done tasks of every queue and settled requests that ended longer ago than '
-    'older_than; mutexes, time slots and leases that nobody has, and that were unused that long; '
-    'and keys that nobody holds. At most max of each kind but keys: call it again, in a new '
-    'transaction, until every kind says less than max. Once a day is a good habit. Dead letters '
-    'stay, and so do timeouts and throttled resources, which are made beforehand. Skips what '
-    'others hold. Never waits, and makes nobody wait. Errors: 22004 null; 22023 bad interval, max '
-    'below 1; 25006 read-only or standby; 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'older_than; mutexes, time slots, rate limits and leases that nobody has, and that were unused '
+    'that long; and keys that nobody holds. At most max of each kind but keys: call it again, in a '
+    'new transaction, until every kind says less than max. Once a day is a good habit. Dead '
+    'letters stay, and so do timeouts and throttled resources, which are made beforehand. Skips '
+    'what others hold. Never waits, and makes nobody wait. Errors: 22004 null; 22023 bad interval, '
+    'max below 1; 25006 read-only or standby; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/activity/queue_sizes.sql
 -- +goose StatementBegin
@@ -382,6 +383,7 @@ begin
         when to_regclass('lock.time_slot') then 'task_id'
         when to_regclass('lock.throttled_resource') then 'resource_id'
         when to_regclass('lock.throttled_permit') then 'resource_id'
+        when to_regclass('lock.rate_limit') then 'limit_id'
         when to_regclass('lock.lease') then 'name'
         when to_regclass('lock.lease_name') then 'name'
         when to_regclass('lock.task') then 'queue_id || '': '' || id'
@@ -929,6 +931,12 @@ begin
     where throttled_resource_status.throttled
     union all
     select
+        'rate_limit', rate_limit_status.limit_id, null, 'permit', true, null, null, rate_limit_status.taken_at, rate_limit_status.full_at,
+        null, format('%s per %s, burst %s', rate_limit_status.rate, rate_limit_status.per, rate_limit_status.burst)
+    from lock.rate_limit_status
+    where rate_limit_status.remaining = 0
+    union all
+    select
         'lease', lease_holder.name, null, 'permit', true, lease_holder.owner, null, lease_holder.acquired_at, lease_holder.expires_at,
         null, 'token ' || lease_holder.token
     from lock.lease_holder
@@ -945,7 +953,8 @@ comment on view lock.activity is
     'Every grant that is held now, and every session that waits for a key, one row each: kind, '
     'name, key (the number, of a key), mode, granted (false: waits), owner, pid (0: a prepared '
     'transaction), since, until (null: until released), blocked_by (the sessions that a waiter '
-    'waits for), details. A grant that an open transaction has just acquired or released shows as '
+    'waits for), details. A rate limit shows while no token remains: since the last grant, until '
+    'the bucket is full. A grant that an open transaction has just acquired or released shows as '
     'it was before. Keys show as they are now. A key shows by its name while a session waits for '
     'it by name, and else by its number. A program''s own advisory lock on a number beyond 2^32 '
     'looks like a key: see lock.locked_keys. On the row engine keys show while somebody waits for '

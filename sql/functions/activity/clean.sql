@@ -31,6 +31,7 @@ begin
             ('request', lock.purge_requests(clean.older_than, clean.max)),
             ('mutex', lock.drop_unused_mutexes(clean.older_than, clean.max)),
             ('time_slot', lock.drop_unused_time_slots(clean.older_than, clean.max)),
+            ('rate_limit', lock.drop_unused_rate_limits(clean.older_than, clean.max)),
             ('lease', lock.drop_unused_leases(clean.older_than, clean.max)),
             ('key', lock.vacuum());
 end;
@@ -39,9 +40,9 @@ $$;
 comment on function lock.clean(interval, integer) is
     'For operators. Deletes what nobody needs any more, and returns a row for each kind with how '
     'many there were: done tasks of every queue and settled requests that ended longer ago than '
-    'older_than; mutexes, time slots and leases that nobody has, and that were unused that long; '
-    'and keys that nobody holds. At most max of each kind but keys: call it again, in a new '
-    'transaction, until every kind says less than max. Once a day is a good habit. Dead letters '
-    'stay, and so do timeouts and throttled resources, which are made beforehand. Skips what '
-    'others hold. Never waits, and makes nobody wait. Errors: 22004 null; 22023 bad interval, max '
-    'below 1; 25006 read-only or standby; 40001 under REPEATABLE READ and SERIALIZABLE.';
+    'older_than; mutexes, time slots, rate limits and leases that nobody has, and that were unused '
+    'that long; and keys that nobody holds. At most max of each kind but keys: call it again, in a '
+    'new transaction, until every kind says less than max. Once a day is a good habit. Dead '
+    'letters stay, and so do timeouts and throttled resources, which are made beforehand. Skips '
+    'what others hold. Never waits, and makes nobody wait. Errors: 22004 null; 22023 bad interval, '
+    'max below 1; 25006 read-only or standby; 40001 under REPEATABLE READ and SERIALIZABLE.';

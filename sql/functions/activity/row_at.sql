@@ -25,6 +25,7 @@ begin
         when to_regclass('lock.time_slot') then 'task_id'
         when to_regclass('lock.throttled_resource') then 'resource_id'
         when to_regclass('lock.throttled_permit') then 'resource_id'
+        when to_regclass('lock.rate_limit') then 'limit_id'
         when to_regclass('lock.lease') then 'name'
         when to_regclass('lock.lease_name') then 'name'
         when to_regclass('lock.task') then 'queue_id || '': '' || id'

@@ -34,6 +34,12 @@ func init() {
 	}
 	look := script{name: "select by primary key", sql: someID + "select acquired from flag where id = ('id' || :n)::text;"}
 	lookAtOne := script{name: "select by primary key", sql: "select acquired from flag where id = 'id1';"}
+	upserts := []string{
+		"create table stamp (id text primary key, ts timestamptz not null) with (fillfactor = 80)",
+		"insert into stamp select 'id' || n, now() " + ids,
+	}
+	upsert := "on conflict (id) do update set ts = excluded.ts;"
+	buckets := "insert into lock.rate_limit (limit_id, rate, per, burst) select 'id' || n, 1, '1 second', 1 " + ids
 	comparisons = append(comparisons,
 		comparison{kind: "mutex", name: "acquire and release, 100,000 ids",
 			setup: append(flags, "insert into lock.mutex (task_id) select 'id' || n "+ids),
@@ -108,6 +114,24 @@ select lock.release_mutex(('id' || :n)::text);`, atLeast: 0.85},
 			hold:  []string{"select lock.lock_throttled_resource('id1', 'bench')"},
 			scripts: []script{lookAtOne,
 				{name: "lock.lock_throttled_resource", sql: "select lock.lock_throttled_resource('id1', 'bench');"},
+			}},
+		comparison{kind: "rate_limit", name: "take, 100,000 ids",
+			setup: append(upserts, buckets),
+			scripts: []script{
+				{name: "insert on conflict do update", sql: someID + "insert into stamp values (('id' || :n)::text, clock_timestamp()) " + upsert},
+				{name: "lock.take", sql: someID + "select * from lock.take(('id' || :n)::text, 1000000000, '1 second');", atLeast: 0.8},
+			}},
+		comparison{kind: "rate_limit", name: "take, one id",
+			setup: append(upserts, buckets),
+			scripts: []script{
+				{name: "insert on conflict do update", sql: "insert into stamp values ('id1', clock_timestamp()) " + upsert},
+				{name: "lock.take", sql: "select * from lock.take('id1', 1000000000, '1 second');", atLeast: 0.5, prepared: 0.5},
+				{name: "lock.take, not durable", sql: "begin;\nset local synchronous_commit = off;\nselect * from lock.take('id1', 1000000000, '1 second');\nend;"},
+			}},
+		comparison{kind: "rate_limit", name: "denied, 100,000 ids",
+			setup: append(flags, buckets, "update lock.rate_limit set full_at = now() + interval '1 day'"),
+			scripts: []script{look,
+				{name: "lock.take", sql: someID + "select * from lock.take(('id' || :n)::text, 1, '1 minute');", atLeast: 0.6},
 			}},
 	)
 }

@@ -50,6 +50,12 @@ var contests = []contest{
 		},
 		forget: "with permit as (delete from lock.throttled_permit where resource_id = 'ID') delete from lock.throttled_resource where resource_id = 'ID'",
 	},
+	{
+		kind: "rate_limit", title: "one call in an hour, for a name that nobody has set up",
+		take:       "select granted from lock.take('ID', 1, '1 hour')",
+		afterwards: []string{"select ceil(extract(epoch from retry_after) / 60) from lock.take('ID', 1, '1 hour')"},
+		forget:     "delete from lock.rate_limit where limit_id = 'ID'",
+	},
 }
 
 const contestants = 6

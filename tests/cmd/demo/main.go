@@ -36,7 +36,7 @@ type section struct {
 var sections []section
 
 // order is the order of the sections; a kind that is not named comes last.
-var order = []string{"key", "mutex", "timeout", "time_slot", "throttle", "lease", "task", "request", "change", "activity"}
+var order = []string{"key", "mutex", "timeout", "time_slot", "throttle", "rate_limit", "lease", "task", "request", "change", "activity"}
 
 var (
 	root = flag.String("root", "..", "the project's root")
