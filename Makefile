@@ -177,3 +177,7 @@ example: ## show an application: spreadsheets, their back ends, and a kill -9, o
 cross: ## build the program for every system that it is released for, without cgo
 	cd cli && for os in linux darwin windows; do for arch in amd64 arm64; do \
 		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build -o /dev/null ./locks && echo "$$os/$$arch builds" || exit 1; done; done
+
+.PHONY: release-files
+release-files: ## make what a release consists of: make release-files VERSION=v0.1.0 OUT=/new/directory (WRITE=1 also writes the released go.mod files)
+	cd tests && go run ./cmd/release -version '$(VERSION)' -out '$(OUT)' $(if $(WRITE),-write)

@@ -1,5 +1,5 @@
 // Command release makes what a release consists of, in a directory: the modules as a proxy made of
-// files, the program for every system, the schema as one file, an inventory, and checksums.
+// files, the program for every system, the schema as one file, and checksums.
 //
 // In the repository the nested modules replace each other by their directories. Released ones must
 // not: nobody reads a replace line but who builds that very module, and go install refuses it. So
@@ -31,10 +31,7 @@ import (
 	"golang.org/x/mod/zip"
 )
 
-const (
-	root      = "github.com/seed4787c507/locks"
-	inventory = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0"
-)
+const root = "github.com/seed4787c507/locks"
 
 // modules are those that are released, each behind those that it needs, and so are their tags.
 var modules = []string{"", "lockstest", "console", "cli"}
@@ -254,10 +251,6 @@ func (r *release) files(ctx context.Context) error {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(r.out, "locks.sql"), text, 0o644); err != nil {
-		return err
-	}
-	if err := r.run(ctx, cli, r.env(), "go", "run", inventory, "app", "-json", "-licenses",
-		"-main", "locks", "-output", filepath.Join(r.out, "locks.cdx.json"), "."); err != nil {
 		return err
 	}
 	names, err := filepath.Glob(filepath.Join(r.out, "locks*"))
