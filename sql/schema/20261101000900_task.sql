@@ -874,10 +874,11 @@ $$;
 -- file: sql/functions/task/create_task.sql
 -- +goose StatementBegin
 -- create_task adds a task to a queue; false: the queue has a task of this id already, and it stays
--- as it is.
+-- as it is. With again it makes a done one new.
 --
 -- When two calls create the same id at once, the second waits for the first's transaction. It
--- creates the task when that one rolls back.
+-- creates the task when that one rolls back. With again a task may be deleted between the
+-- statements: so it is created, made new, or seen not to be done.
 create or replace function lock.create_task(
     id            text,
     queue_id      text              default 'default',
@@ -885,7 +886,8 @@ create or replace function lock.create_task(
     retries_left  integer           default null,
     timeout       interval          default '5 minutes',
     payload       jsonb             default null,
-    available_at  timestamptz       default null
+    available_at  timestamptz       default null,
+    again         boolean           default false
 )
 returns boolean
 language plpgsql
@@ -904,19 +906,47 @@ begin
             and extract(year from create_task.timeout) = 0 and extract(month from create_task.timeout) = 0,
             create_task.timeout is null
         )
+        and create_task.again is not null
     ) is not true then
         perform lock_internal.check_id(create_task.id, 'id');
         perform lock_internal.check_task(create_task.queue_id, create_task.status, create_task.retries_left, create_task.timeout, create_task.available_at);
+        if create_task.again is null then
+            raise exception 'again must not be null'
+                using errcode = 'null_value_not_allowed',
+                      hint = 'Pass true to make a done task new, or false.';
+        end if;
     end if;
-    insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
-    values (
-        create_task.queue_id, create_task.id, create_task.status, create_task.retries_left, create_task.timeout, create_task.payload,
-        coalesce(create_task.available_at, clock_timestamp())
-    )
-    on conflict on constraint task_pkey do nothing;
-    if not found then
-        return false;
-    end if;
+    for round in 1 .. 100 loop
+        insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
+        values (
+            create_task.queue_id, create_task.id, create_task.status, create_task.retries_left, create_task.timeout, create_task.payload,
+            coalesce(create_task.available_at, clock_timestamp())
+        )
+        on conflict on constraint task_pkey do nothing;
+        exit when found;
+        if not create_task.again then
+            return false;
+        end if;
+        update lock.task
+        set status = create_task.status,
+            tries = 0,
+            retries_left = create_task.retries_left,
+            timeout = create_task.timeout,
+            payload = create_task.payload,
+            created_at = clock_timestamp(),
+            available_at = coalesce(create_task.available_at, clock_timestamp()),
+            changed_at = clock_timestamp()
+        where task.queue_id = create_task.queue_id
+          and task.id = create_task.id
+          and task.status = 'done';
+        exit when found;
+        perform from lock.task where task.queue_id = create_task.queue_id and task.id = create_task.id;
+        if found then
+            return false;
+        elsif round = 100 then
+            perform lock_internal.give_up('task', create_task.id);
+        end if;
+    end loop;
     -- lock_internal.wake without its note, which costs a single task more than it saves. The insert
     -- has given the transaction its id.
     perform pg_notify('lock_task', create_task.queue_id)
@@ -927,16 +957,20 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.create_task(
-    text, text, lock.task_status, integer, interval, jsonb, timestamptz
+    text, text, lock.task_status, integer, interval, jsonb, timestamptz, boolean
 ) is
     'Adds a task; false: the queue has one of this id already, which stays as it is. '
     'retries_left: how many captures it may have (null: any number, 1: one try). timeout: how '
     'long a capture may hold it before the next capture takes it over. Null means for ever: then '
     'a worker that dies keeps its task. available_at: no capture before that time (null: now). '
-    'Waits only for an open transaction that creates the same id. Wakes the queue''s idle workers '
-    'at commit. Errors: 22004 null id, queue_id or status; 22023 empty or longer than 1024 bytes, '
-    'in_progress, retries_left below 1, timeout not positive or with months, infinite '
-    'available_at. From the state transition, retries and queues of the SQL locks article.';
+    'The earliest is captured first: pass a time that is past to put a task in front. again: a '
+    'task of this id that is done is made new as well, with what is passed here. Its attempt goes '
+    'on counting. One that is not done stays as it is. Waits while an open transaction creates '
+    'the same id, and with again while one changes the done task. Wakes the queue''s idle workers '
+    'at commit. Errors: 22004 null id, queue_id, status or again; 22023 empty or longer than 1024 '
+    'bytes, in_progress, retries_left below 1, timeout not positive or with months, infinite '
+    'available_at; 40001 under REPEATABLE READ and SERIALIZABLE. From the state transition, '
+    'retries and queues of the SQL locks article.';
 
 -- file: sql/functions/task/create_tasks.sql
 -- +goose StatementBegin
@@ -996,6 +1030,121 @@ comment on function lock.create_tasks(
     'payload. Captures take the tasks in the order of ids. Waits only for open transactions that '
     'create the same ids. Errors: those of lock.create_task, 22004 a null id, 22023 an id twice '
     'or arrays of different lengths.';
+
+-- file: sql/functions/task/set_status.sql
+-- +goose StatementBegin
+-- set_status ends an attempt; false: the attempt is stale. Without attempt it gives a task another
+-- status, whichever worker has it.
+--
+-- The statement that writes compares the attempt, so a worker that was taken over cannot overwrite
+-- its successor. Without an attempt nothing is compared. The worker that has the task becomes stale
+-- instead: its attempt is no longer in_progress.
+create or replace function lock.set_status(
+    id        text,
+    status    lock.task_status,
+    attempt   bigint    default null,
+    queue_id  text      default 'default',
+    delay     interval  default '0',
+    message   text      default null,
+    dead      boolean   default false
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+    if (
+        octet_length(set_status.id) between 1 and 1024 and octet_length(set_status.queue_id) between 1 and 1024
+        and set_status.status <> 'in_progress' and not set_status.dead
+    ) is not true then
+        perform lock_internal.check_id(set_status.id, 'id');
+        perform lock_internal.check_task(set_status.queue_id, set_status.status, null, null, null);
+        perform lock_internal.check_dead(set_status.dead, set_status.status);
+    end if;
+    if set_status.delay is distinct from interval '0' then
+        perform lock_internal.check_interval(set_status.delay, 'delay', true);
+    end if;
+    update lock.task
+    set status = set_status.status,
+        tries = case
+            when set_status.status = 'done' then 0
+            when set_status.status = 'new' and set_status.attempt is not null then task.tries - 1
+            else task.tries
+        end,
+        retries_left = case
+            when set_status.dead then 0
+            when set_status.status = 'new' and set_status.attempt is not null then task.retries_left + 1
+            else task.retries_left
+        end,
+        available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
+        deadline = null,
+        message = case when set_status.status <> 'done' then coalesce(nullif(left(set_status.message, 4000), ''), task.message) end,
+        changed_at = clock_timestamp()
+    where task.queue_id = set_status.queue_id
+      and task.id = set_status.id
+      and (set_status.attempt is null or task.attempt = set_status.attempt and task.status = 'in_progress');
+    if not found then
+        perform lock_internal.check_known(set_status.id, set_status.queue_id);
+        return false;
+    end if;
+    if set_status.status <> 'done' and not set_status.dead then
+        perform lock_internal.wake('lock_task', set_status.queue_id);
+    end if;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.set_status(
+    text, lock.task_status, bigint, text, interval, text, boolean
+) is
+    'Settles a captured task as done, failed or (to give it back) new. Pass the attempt that '
+    'lock.capture returned. False, and nothing changes: the task was taken over, settled or set '
+    'by another caller since. new makes that capture as if it had not been: tries - 1, '
+    'retries_left + 1. Without attempt: sets any task, and makes the attempt of the worker that '
+    'has it stale. That is for operators, and for the article''s plain state machine. It does '
+    'what it is told and backs off from nothing by itself. delay: no capture of the task before '
+    'that has passed. message: the last error. Its first 4000 characters are kept until the task '
+    'is done (null: the one before). dead, only with failed: no capture is left, and the task is '
+    'a dead letter. Waits while another transaction is changing the task. Wakes idle workers, '
+    'except for done and dead. Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, '
+    'delay negative, infinite or with months, dead without failed.';
+
+-- file: sql/functions/task/delete_task.sql
+-- +goose StatementBegin
+-- delete_task deletes a task that nobody has in progress; false: there is none.
+create or replace function lock.delete_task(
+    id        text,
+    queue_id  text  default 'default'
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+    perform lock_internal.check_id(delete_task.id, 'id');
+    perform lock_internal.check_id(delete_task.queue_id, 'queue_id');
+    delete from lock.task
+    where task.queue_id = delete_task.queue_id
+      and task.id = delete_task.id
+      and task.status <> 'in_progress';
+    return found;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.delete_task(text, text) is
+    'Deletes a task, whatever its status, unless it is in_progress. False: it is in_progress, or '
+    'there is no such task. To stop one that is in_progress, settle it first: lock.set_status(id, '
+    '''failed'', dead => true). Its id can be created again; then its attempt begins at 0. Waits '
+    'while another transaction is changing the task. Errors: 22004 null id or queue_id; 22023 '
+    'empty or longer than 1024 bytes; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/task/extend_task.sql
 -- +goose StatementBegin
@@ -1450,88 +1599,6 @@ comment on function lock.retry_tasks(text, integer, integer) is
     'is changing. Wakes idle workers at commit. Errors: 22004 null queue_id or max; 22023 bad '
     'queue_id, retries_left or max below 1; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
--- file: sql/functions/task/set_status.sql
--- +goose StatementBegin
--- set_status ends an attempt; false: the attempt is stale. Without attempt it gives a task another
--- status, whichever worker has it.
---
--- The statement that writes compares the attempt, so a worker that was taken over cannot overwrite
--- its successor. Without an attempt nothing is compared. The worker that has the task becomes stale
--- instead: its attempt is no longer in_progress.
-create or replace function lock.set_status(
-    id        text,
-    status    lock.task_status,
-    attempt   bigint    default null,
-    queue_id  text      default 'default',
-    delay     interval  default '0',
-    message   text      default null,
-    dead      boolean   default false
-)
-returns boolean
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-as $$
-begin
-    if (
-        octet_length(set_status.id) between 1 and 1024 and octet_length(set_status.queue_id) between 1 and 1024
-        and set_status.status <> 'in_progress' and not set_status.dead
-    ) is not true then
-        perform lock_internal.check_id(set_status.id, 'id');
-        perform lock_internal.check_task(set_status.queue_id, set_status.status, null, null, null);
-        perform lock_internal.check_dead(set_status.dead, set_status.status);
-    end if;
-    if set_status.delay is distinct from interval '0' then
-        perform lock_internal.check_interval(set_status.delay, 'delay', true);
-    end if;
-    update lock.task
-    set status = set_status.status,
-        tries = case
-            when set_status.status = 'done' then 0
-            when set_status.status = 'new' and set_status.attempt is not null then task.tries - 1
-            else task.tries
-        end,
-        retries_left = case
-            when set_status.dead then 0
-            when set_status.status = 'new' and set_status.attempt is not null then task.retries_left + 1
-            else task.retries_left
-        end,
-        available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
-        deadline = null,
-        message = case when set_status.status <> 'done' then coalesce(nullif(left(set_status.message, 4000), ''), task.message) end,
-        changed_at = clock_timestamp()
-    where task.queue_id = set_status.queue_id
-      and task.id = set_status.id
-      and (set_status.attempt is null or task.attempt = set_status.attempt and task.status = 'in_progress');
-    if not found then
-        perform lock_internal.check_known(set_status.id, set_status.queue_id);
-        return false;
-    end if;
-    if set_status.status <> 'done' and not set_status.dead then
-        perform lock_internal.wake('lock_task', set_status.queue_id);
-    end if;
-    return true;
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock.set_status(
-    text, lock.task_status, bigint, text, interval, text, boolean
-) is
-    'Settles a captured task as done, failed or (to give it back) new. Pass the attempt that '
-    'lock.capture returned. False, and nothing changes: the task was taken over, settled or set '
-    'by another caller since. new makes that capture as if it had not been: tries - 1, '
-    'retries_left + 1. Without attempt: sets any task, and makes the attempt of the worker that '
-    'has it stale. That is for operators, and for the article''s plain state machine. It does '
-    'what it is told and backs off from nothing by itself. delay: no capture of the task before '
-    'that has passed. message: the last error. Its first 4000 characters are kept until the task '
-    'is done (null: the one before). dead, only with failed: no capture is left, and the task is '
-    'a dead letter. Waits while another transaction is changing the task. Wakes idle workers, '
-    'except for done and dead. Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, '
-    'delay negative, infinite or with months, dead without failed.';
-
 -- file: sql/functions/task/set_statuses.sql
 -- +goose StatementBegin
 -- set_statuses settles many captured tasks at once, and returns how many attempts were not stale.
@@ -1681,9 +1748,6 @@ drop function if exists lock_internal.task_queues(integer);
 -- gone: sql/functions/task/set_statuses.sql
 drop function if exists lock.set_statuses(text[], bigint[], lock.task_status, text, interval, text, boolean);
 
--- gone: sql/functions/task/set_status.sql
-drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean);
-
 -- gone: sql/functions/task/retry_tasks.sql
 drop function if exists lock.retry_tasks(text, integer, integer);
 
@@ -1708,11 +1772,17 @@ drop function if exists lock.extend_tasks(text[], bigint[], interval, text);
 -- gone: sql/functions/task/extend_task.sql
 drop function if exists lock.extend_task(text, bigint, interval, text);
 
+-- gone: sql/functions/task/delete_task.sql
+drop function if exists lock.delete_task(text, text);
+
+-- gone: sql/functions/task/set_status.sql
+drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean);
+
 -- gone: sql/functions/task/create_tasks.sql
 drop function if exists lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]);
 
 -- gone: sql/functions/task/create_task.sql
-drop function if exists lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz);
+drop function if exists lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz, boolean);
 
 -- gone: sql/functions/task/check_task.sql
 drop function if exists lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz);
