@@ -104,7 +104,7 @@ func TestTaskCapture(t *testing.T) {
 		answers(s, "d:1", captured+"lock.capture(3, statuses => '{failed,done,new}')")
 		answers(s, 10000, "select lock.create_tasks(array(select (n * 7919 % 10000)::text from generate_series(1, 10000) n), 'bulk')")
 		answers(s, true, "select bool_and(id::integer = n * 7919 % 10000) from lock.capture(10000, 'bulk') with ordinality as t ("+
-			"queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, created_at, changed_at, n)")
+			"queue_id, id, status, attempt, tries, retries_left, timeout, available_at, deadline, owner, message, payload, key, key_number, created_at, changed_at, n)")
 	})
 	t.Run("delete_task deletes what nobody has in progress", func(t *testing.T) {
 		t.Parallel()
