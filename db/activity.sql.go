@@ -206,7 +206,7 @@ func (q *Queries) HelpFunction(ctx context.Context, function string) ([]string, 
 }
 
 const queueDepth = `-- name: QueueDepth :many
-select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless from lock.queue_depth order by kind, queue_id
+select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless, waiting from lock.queue_depth order by kind, queue_id
 `
 
 // QueueDepth counts what is waiting to be done, a row per kind and queue. For dashboards: it counts
@@ -232,6 +232,7 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 			&i.PausedSince,
 			&i.PausedReason,
 			&i.Endless,
+			&i.Waiting,
 		); err != nil {
 			return nil, err
 		}
@@ -244,7 +245,7 @@ func (q *Queries) QueueDepth(ctx context.Context) ([]QueueDepth, error) {
 }
 
 const queueSizes = `-- name: QueueSizes :many
-select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless from lock.queue_sizes(coalesce(nullif($1::integer, 0), 1000)) order by kind, queue_id
+select kind, queue_id, ready, delayed, running, overdue, dead, oldest_ready, paused_since, paused_reason, endless, waiting from lock.queue_sizes(coalesce(nullif($1::integer, 0), 1000)) order by kind, queue_id
 `
 
 // QueueSizes is QueueDepth at a bounded cost: each count ends at max (0: 1000), and so does the
@@ -270,6 +271,7 @@ func (q *Queries) QueueSizes(ctx context.Context, max int32) ([]QueueSize, error
 			&i.PausedSince,
 			&i.PausedReason,
 			&i.Endless,
+			&i.Waiting,
 		); err != nil {
 			return nil, err
 		}

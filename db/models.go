@@ -128,7 +128,7 @@ type MutexStatus struct {
 	ReleasedAt time.Time
 }
 
-// The work that waits, one row a queue: kind (task or request), queue_id, ready (a capture could have it now), delayed (not before a later time), running, overdue (in progress beyond its timeout: the next capture takes it over), dead, oldest_ready (since when the oldest of ready has been ready), paused_since and paused_reason (of lock.pause_queue), endless (those of running that have no timeout: nobody takes them over when their worker dies). Done tasks do not count. Dead tasks are those of lock.dead_letter. A request that a worker has counts as ready until the worker's transaction ends, since no other session can see that. So running, overdue and endless of requests are null. dead counts the requests that ended in error within the last 24 hours. It counts row by row: it is for dashboards that ask once a minute, not for workers.
+// The work that waits, one row a queue: kind (task or request), queue_id, ready (a capture could have it now), delayed (not before a later time), running, overdue (in progress beyond its timeout: the next capture takes it over), dead, oldest_ready (since when the oldest of ready has been ready), paused_since and paused_reason (of lock.pause_queue), endless (those of running that have no timeout: nobody takes them over when their worker dies), waiting (due, but their key has as many in progress as lock.limit_queue allows). Done tasks do not count. Dead tasks are those of lock.dead_letter. A request that a worker has counts as ready until the worker's transaction ends, since no other session can see that. So running, overdue and endless of requests are null. dead counts the requests that ended in error within the last 24 hours. It counts row by row: it is for dashboards that ask once a minute, not for workers.
 type QueueDepth struct {
 	Kind         string
 	QueueID      string
@@ -141,6 +141,7 @@ type QueueDepth struct {
 	PausedSince  *time.Time
 	PausedReason *string
 	Endless      *int64
+	Waiting      int64
 }
 
 // The row type of lock.queue_sizes(), with the columns of lock.queue_depth. Always empty.
@@ -156,6 +157,7 @@ type QueueSize struct {
 	PausedSince  *time.Time
 	PausedReason *string
 	Endless      *int64
+	Waiting      int64
 }
 
 // The buckets of lock.take: the limits of the last grant, how many tokens remain now by those, when tokens were taken last, and when the bucket is full again or since when it has been.
@@ -207,8 +209,12 @@ type Task struct {
 	QueueID string
 	ID      string
 	// How long a capture may hold it before the next capture takes it over; null: for ever. 5 minutes by default.
-	Timeout   *time.Duration
-	Payload   json.RawMessage
+	Timeout *time.Duration
+	Payload json.RawMessage
+	// Of the tasks of one key no more are in_progress at once than lock.limit_queue allows; null: no key.
+	Key *string
+	// The number of its key while it waits for the key or is in_progress. Null while it is not due yet, when it is done, and when no capture is left.
+	KeyNumber *int64
 	CreatedAt time.Time
 	Status    TaskStatus
 	// The fencing number: it grows with every capture and never comes back. Only the worker with this attempt may settle or extend it.

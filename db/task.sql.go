@@ -12,7 +12,7 @@ import (
 )
 
 const capture = `-- name: Capture :many
-select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.capture(
+select queue_id, id, timeout, payload, key, key_number, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.capture(
     max => $1::integer, queue_id => coalesce(nullif($2::text, ''), 'default'), statuses => coalesce($3::text[], '{new,failed}'), owner => nullif($4::text, ''), since => nullif($5::timestamptz, '0001-01-01 00:00:00+00')
 )
 `
@@ -49,6 +49,8 @@ func (q *Queries) Capture(ctx context.Context, arg CaptureParams) ([]Task, error
 			&i.ID,
 			&i.Timeout,
 			&i.Payload,
+			&i.Key,
+			&i.KeyNumber,
 			&i.CreatedAt,
 			&i.Status,
 			&i.Attempt,
@@ -213,7 +215,7 @@ func (q *Queries) ExtendTask(ctx context.Context, arg ExtendTaskParams) (bool, e
 }
 
 const getTask = `-- name: GetTask :one
-select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.get_task(id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'))
+select queue_id, id, timeout, payload, key, key_number, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.get_task(id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'))
 `
 
 // GetTask returns a task as it is stored; pgx.ErrNoRows: there is none.
@@ -225,6 +227,8 @@ func (q *Queries) GetTask(ctx context.Context, taskID string, queueID string) (T
 		&i.ID,
 		&i.Timeout,
 		&i.Payload,
+		&i.Key,
+		&i.KeyNumber,
 		&i.CreatedAt,
 		&i.Status,
 		&i.Attempt,
@@ -240,7 +244,7 @@ func (q *Queries) GetTask(ctx context.Context, taskID string, queueID string) (T
 }
 
 const listTasks = `-- name: ListTasks :many
-select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.list_tasks(
+select queue_id, id, timeout, payload, key, key_number, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.list_tasks(
     queue_id => coalesce(nullif($1::text, ''), 'default'), status => coalesce(nullif($2::varchar, ''), 'new')::lock.task_status,
     max => coalesce(nullif($3::integer, 0), 100)
 )
@@ -268,6 +272,8 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]Task, e
 			&i.ID,
 			&i.Timeout,
 			&i.Payload,
+			&i.Key,
+			&i.KeyNumber,
 			&i.CreatedAt,
 			&i.Status,
 			&i.Attempt,

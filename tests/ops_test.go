@@ -226,6 +226,7 @@ func TestCollector(t *testing.T) {
 			t.Fatal(strings.Join(wrong, "\n"))
 		}
 		opsLoad(t, e, 2000)
+		s.exec("select lock.create_tasks('{k1,k2,k3}', 'keys', keys => '{k,k,k}')")
 		holder, waiter := e.session(t), e.session(t)
 		holder.exec("begin")
 		holder.exec("select lock.exclusive('hush'), lock.exclusive('hush 2')")
@@ -246,9 +247,9 @@ func TestCollector(t *testing.T) {
 			"locks_keys_held": {0, 2}, "locks_waiting_sessions": {0, 1}, "locks_mutexes_acquired": {0, 1}, "locks_leases_held": {0, 2}, "locks_rate_limits_empty": {0, 1}, "locks_leases_late": {0, 1},
 			"locks_queues_paused{kind=task}": {0, 0}, "locks_queues_paused{kind=request}": {0, 1},
 		}
-		for _, state := range []string{"ready", "delayed", "dead", "running", "overdue", "endless"} {
+		for _, state := range []string{"ready", "delayed", "dead", "waiting", "running", "overdue", "endless"} {
 			want["locks_queue_entries{kind=task,state="+state+"}"] = [2]float64{0, queue("task", state)}
-			if state != "running" && state != "overdue" && state != "endless" { // there is no telling, of requests
+			if state != "waiting" && state != "running" && state != "overdue" && state != "endless" { // there is no telling, of requests
 				want["locks_queue_entries{kind=request,state="+state+"}"] = [2]float64{0, queue("request", state)}
 			}
 		}

@@ -133,7 +133,12 @@ var roundCalls = []string{
 	`select lock.create_task('#'); select lock.create_task('#', status => 'done', available_at => 'tomorrow'); select lock.create_task('timed #', timeout => '1 h', payload => '{}', retries_left => 3);
 		select lock.get_task('#'); select lock.capture(1, owner => 'me', since => '-infinity', max_tries => 5); select lock.extend_task('#', 1, '1 h'); select lock.extend_tasks('{#}', '{1}', '1 h'); select lock.set_status('#', 'failed', 1, delay => '1 s', message => 'm');
 		select lock.set_status('#', 'done'); select lock.set_status('timed #', 'failed', dead => true); select lock.retry_task('timed #', 1); select lock.set_status('timed #', 'failed', dead => true);
-		select lock.retry_tasks(retries_left => 1); select lock.set_status('timed #', 'done'); select lock.set_status('#', 'new'); select lock.list_tasks(); select lock.next_task_in(); select lock.purge_tasks('1 day')`,
+		select lock.retry_tasks(retries_left => 1); select lock.set_status('timed #', 'done'); select lock.set_status('#', 'new'); select lock.list_tasks(); select lock.next_task_in(); select lock.purge_tasks('1 day');
+		select lock.set_status('timed #', 'done'); select lock.create_task('timed #', again => true); select lock.create_task('gone #'); select lock.delete_task('gone #'); select lock.set_status('timed #', 'done')`,
+	`select lock.limit_queue('keyed', 2); select lock.create_tasks('{k1 #,k2 #,k3 #}', 'keyed', keys => '{k,k,k}'); select lock.create_task('k4 #', 'keyed', key => 'k', available_at => clock_timestamp() + interval '1 microsecond');
+		select lock.capture(3, 'keyed'); select lock.settle_and_capture('{k1 #,k2 #}', '{1,1}', '{done,retry}', 1, 'keyed', shortest => '1 microsecond', longest => '1 microsecond'); select lock.next_task_in('keyed');
+		select lock.list_tasks('keyed', key => 'k'); select lock.list_tasks('keyed', 'in_progress', key => 'k'); select lock.set_statuses('{k3 #}', '{1}', 'done', 'keyed'); select lock.capture(3, 'keyed');
+		select lock.set_status('k2 #', 'done', queue_id => 'keyed'); select lock.set_status('k4 #', 'done', queue_id => 'keyed')`,
 	`select lock.create_tasks('{a #,b #,c #}', payloads => '{1,2,3}'); select lock.capture(2); select lock.set_statuses('{a #}', '{1}', 'failed', delay => '1 microsecond', message => 'm'); select lock.set_statuses('{b #}', '{1}', 'done');
 		select lock.settle_and_capture('{}', '{}', '{}', 1); select lock.settle_and_capture('{c #}', '{1}', '{retry}', 5, messages => '{m}'); select lock.await_task('{a #}', '{2}', '{done}', queue_id => 'nothing', worker => 'w');
 		select lock.await_task(queue_id => 'nothing', worker => 'w'); select lock.await_task(queue_id => 'nothing', worker => 'w'); select lock.stop_idling('lock_task', 'nothing', 'w');

@@ -16,7 +16,7 @@ var publicFunctions = strings.Fields(`
 	acquire_mutex create_mutex release_mutex acquire_timeout create_timeout acquire_time_slot
 	create_throttled_resource lock_throttled_resource take
 	capture_request enqueue request_history retry_request settle_request track_changes untrack_changes
-	capture create_task create_tasks extend_task extend_tasks get_task next_task_in retry_task retry_tasks set_status set_statuses settle_and_capture
+	capture create_task create_tasks delete_task extend_task extend_tasks get_task limit_queue next_task_in retry_task retry_tasks set_status set_statuses settle_and_capture
 	advisory_key check engine exclusive exclusive_all help key queue_sizes shared try_all try_exclusive try_shared unlock vacuum who
 `)
 

@@ -716,7 +716,7 @@ func TestTaskExtend(t *testing.T) {
 		cause, told := make(chan error, 1), &toldLog{}
 		opts := &locks.TaskOptions{Settled: told.task, WorkerOptions: locks.WorkerOptions{Poll: time.Hour}}
 		taskLoop(t, e.pool, opts, func(ctx context.Context, tasks []db.Task) []error {
-			s.exec("select lock.set_status('a', 'failed', delay => '1 hour')")
+			answers(s, true, "select lock.set_status('a', 'failed', dead => true, message => 'cancelled')")
 			<-ctx.Done()
 			cause <- context.Cause(ctx)
 			return []error{errors.New("stopped"), nil}
@@ -734,6 +734,7 @@ func TestTaskExtend(t *testing.T) {
 			return done
 		})
 		answers(s, "failed:1:1", status)
+		answers(s, "cancelled", "select message from lock.dead_letter where id = 'a'")
 	})
 	t.Run("ends the work before the attempt can be lost, when extending fails", func(t *testing.T) {
 		t.Parallel()

@@ -153,10 +153,18 @@ var bugs = []struct {
 	{
 		name: "a capture without skip locked and without its recheck", kind: "task",
 		swaps: []swap{
-			{"task/settle_and_capture", "mark and began\n                order by task.available_at\n                limit left_over\n                for update skip locked", "mark and began and " + pause + "\n                order by task.available_at\n                limit left_over"},
-			{"task/settle_and_capture", "and task.status = wanted\n                returning", "returning"},
+			{"task/settle_and_capture", "mark and began\n                    order by task.available_at\n                    limit greatest(left_over - aside, 0)\n                    for update skip locked", "mark and began and " + pause + "\n                    order by task.available_at\n                    limit greatest(left_over - aside, 0)"},
+			{"task/settle_and_capture", "and task.status = coalesce(wanted, task.status)\n", ""},
 		},
 		want: []string{"no order of these calls"},
+	},
+	{
+		name: "a key that is counted without its lock", kind: "task", runs: 2 * time.Second,
+		swaps: []swap{
+			{"task/choose_by_key", "where lock_internal.try_task_key(walk.number)", "where true"},
+			{"task/choose_by_key", "exit when cardinality(numbers) = cardinality(held);", "exit when cardinality(numbers) = cardinality(held) and " + pause + ";"},
+		},
+		want: []string{"two tasks of a key in progress at one time"},
 	},
 	{
 		name: "a settle without the attempt", kind: "task", runs: 2 * time.Second,

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -55,17 +57,31 @@ func taskRound(s *session) error {
 
 func queueOf(window int) string { return "w" + strconv.Itoa(window) }
 
+// taskKeyOf is the key of a task, or "": of each eight that are created together two have the same, and each window has forty.
+func taskKeyOf(id string) string {
+	var number int64
+	var place int
+	if _, err := fmt.Sscanf(id, "t%d-%d", &number, &place); err != nil || place > 1 {
+		return ""
+	}
+	return "k" + strconv.FormatInt(number%40, 10)
+}
+
 // createTasks creates some, and asks again until it knows that they are there: ids are of one creator, so twice does no harm.
 func (s *session) createTasks(window int) error {
 	ids := make([]string, taskBatch)
+	keys := make([]*string, taskBatch)
 	each := make([]pending, taskBatch)
 	p := s.call(window, "task", "create", "-")
 	for i := range ids {
 		ids[i] = fmt.Sprintf("t%d-%d", p.number, i)
+		if key := taskKeyOf(ids[i]); key != "" {
+			keys[i] = &key
+		}
 		each[i] = s.call(window, "task", "+created", ids[i])
 	}
 	_, err := s.until(func() outcome {
-		return s.exec("select lock.create_tasks($1, $2, timeout => $3)", ids, queueOf(window), taskTimeout)
+		return s.exec("select lock.create_tasks($1, $2, timeout => $3, keys => $4)", ids, queueOf(window), taskTimeout, keys)
 	})
 	if err != nil {
 		return err
@@ -238,6 +254,45 @@ func checkTask(c *checker, id string, ops []*op) {
 	})
 }
 
+// checkTaskKeys looks for two tasks of a key that were in progress at one time. An attempt was in progress from the answer that told of it,
+// at the latest, to the call that settled it, at the earliest.
+func checkTaskKeys(c *checker, ops []*op) {
+	type attempt struct {
+		id     string
+		number int64
+	}
+	type held struct {
+		captured, settled *op
+	}
+	answered := map[attempt]*op{}
+	for _, o := range ops {
+		if o.name == "+captured" && o.outcome == yes && taskKeyOf(o.id) != "" {
+			answered[attempt{o.id, o.out[0]}] = o
+		}
+	}
+	byKey := map[string][]held{}
+	for _, o := range ops {
+		if o.name != "settle" || o.outcome != yes {
+			continue
+		}
+		if captured := answered[attempt{o.id, o.in[0]}]; captured != nil && captured.ret < o.call {
+			byKey[taskKeyOf(o.id)] = append(byKey[taskKeyOf(o.id)], held{captured, o})
+		}
+	}
+	for key, each := range byKey {
+		slices.SortFunc(each, func(a, b held) int { return cmp.Compare(a.captured.ret, b.captured.ret) })
+		last := each[0]
+		for _, next := range each[1:] {
+			if next.captured.ret < last.settled.call {
+				c.violate("task", key, "two tasks of a key in progress at one time", last.captured, last.settled, next.captured, next.settled)
+			}
+			if next.settled.call > last.settled.call {
+				last = next
+			}
+		}
+	}
+}
+
 // finalTasks compares what was acknowledged with what is there: every task is done, and by an attempt that somebody had.
 func finalTasks(ctx context.Context, conn *pgx.Conn, c *checker, window int, ops []*op) error {
 	type end struct {
@@ -254,6 +309,7 @@ func finalTasks(ctx context.Context, conn *pgx.Conn, c *checker, window int, ops
 	if _, err := pgx.ForEachRow(rows, []any{&id, &status, &attempt}, func() error { ends[id] = end{status, attempt}; return nil }); err != nil {
 		return err
 	}
+	checkTaskKeys(c, ops)
 	settled := map[string]bool{}
 	highest := map[string]int64{}
 	for _, o := range ops {

@@ -27,8 +27,12 @@ type Task struct {
 	QueueID string
 	ID      string
 	// How long a capture may hold it before the next capture takes it over; null: for ever. 5 minutes by default.
-	Timeout   *time.Duration
-	Payload   json.RawMessage
+	Timeout *time.Duration
+	Payload json.RawMessage
+	// Of the tasks of one key no more are in_progress at once than lock.limit_queue allows; null: no key.
+	Key *string
+	// The number of its key while it waits for the key or is in_progress. Null while it is not due yet, when it is done, and when no capture is left.
+	KeyNumber *int64
 	CreatedAt time.Time
 	Status    db.TaskStatus
 	// The fencing number: it grows with every capture and never comes back. Only the worker with this attempt may settle or extend it.

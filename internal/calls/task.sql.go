@@ -81,7 +81,7 @@ func (q *Queries) NextTaskIn(ctx context.Context, arg NextTaskInParams) ([]time.
 }
 
 const settleAndCapture = `-- name: SettleAndCapture :many
-select queue_id, id, timeout, payload, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.settle_and_capture(
+select queue_id, id, timeout, payload, key, key_number, created_at, status, attempt, tries, retries_left, available_at, changed_at, deadline, owner, message from lock.settle_and_capture(
     ids => $1::text[], attempts => $2::bigint[], results => $3::text[],
     max => $4::integer, queue_id => coalesce(nullif($5::text, ''), 'default'), statuses => $6::text[],
     owner => $7::text, delays => $8::interval[], messages => $9::text[],
@@ -142,6 +142,8 @@ func (q *Queries) SettleAndCapture(ctx context.Context, arg SettleAndCapturePara
 			&i.ID,
 			&i.Timeout,
 			&i.Payload,
+			&i.Key,
+			&i.KeyNumber,
 			&i.CreatedAt,
 			&i.Status,
 			&i.Attempt,

@@ -272,7 +272,7 @@ as $$
             pg_proc.proname = any (array['grant_to', 'grant_monitor_to', 'grant_operator_to', 'grant_tracking_to', 'revoke_from']) as owns,
             pg_proc.proname ~ '^(force_release_|drop_unused_|purge_)'
                 or pg_proc.proname = any (array['cancel_request', 'clean', 'pause_queue', 'record_action', 'resume_queue']) as operates,
-            pg_proc.proname = any (array['retry_request', 'retry_task', 'retry_tasks', 'set_status', 'set_statuses', 'vacuum']) as repairs,
+            pg_proc.proname = any (array['delete_task', 'retry_request', 'retry_task', 'retry_tasks', 'set_status', 'set_statuses', 'vacuum']) as repairs,
             pg_proc.proname = any (array[
                 'advisory_key', 'check', 'engine', 'get_task', 'help', 'key', 'list_tasks', 'queue_sizes', 'request_history', 'who'
             ]) as looks
@@ -1075,6 +1075,52 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/common/is_yugabyte.sql
+-- +goose StatementBegin
+-- is_yugabyte says whether this server is YugabyteDB.
+--
+-- It is declared immutable so that a plan folds it into a constant. That is sound, because no
+-- server changes what it is.
+create or replace function lock_internal.is_yugabyte()
+returns boolean
+language sql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select version() like '%-YB-%';
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/common/check_read_committed.sql
+-- +goose StatementBegin
+-- check_read_committed refuses a transaction whose statements do not see what was committed before
+-- they began.
+--
+-- What is taken under a lock must be read on a snapshot that is newer than the lock.
+create or replace function lock_internal.check_read_committed(
+    what  text
+)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    isolation  text := current_setting('transaction_isolation');
+begin
+    if lock_internal.is_yugabyte() and to_regproc('yb_get_effective_transaction_isolation_level') is not null then
+        execute format('select %s()', to_regproc('yb_get_effective_transaction_isolation_level')) into isolation;
+    end if;
+    if isolation not in ('read committed', 'read uncommitted') then
+        raise exception '% are captured under READ COMMITTED, and this transaction is %', what, upper(isolation)
+            using errcode = 'invalid_transaction_state',
+                  hint = 'Begin it with: begin isolation level read committed. On YugabyteDB enable yb_enable_read_committed_isolation.';
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/common/check_text.sql
 -- +goose StatementBegin
 -- check_text refuses a text for people that is null, blank or longer than 1024 bytes.
@@ -1132,23 +1178,6 @@ immutable
 parallel safe
 as $$
     select date_bin(interval '1 hour', full_hour.at, timestamp 'epoch');
-$$;
--- +goose StatementEnd
-
--- file: sql/functions/common/is_yugabyte.sql
--- +goose StatementBegin
--- is_yugabyte says whether this server is YugabyteDB.
---
--- It is declared immutable so that a plan folds it into a constant. That is sound, because no
--- server changes what it is.
-create or replace function lock_internal.is_yugabyte()
-returns boolean
-language sql
-immutable
-parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-    select version() like '%-YB-%';
 $$;
 -- +goose StatementEnd
 
@@ -1561,9 +1590,6 @@ drop function if exists lock_internal.utc(timestamptz);
 -- gone: sql/functions/common/record_forced_release.sql
 drop function if exists lock_internal.record_forced_release(text, text, text, jsonb);
 
--- gone: sql/functions/common/is_yugabyte.sql
-drop function if exists lock_internal.is_yugabyte();
-
 -- gone: sql/functions/common/full_hour.sql
 drop function if exists lock_internal.full_hour(timestamp);
 
@@ -1572,6 +1598,12 @@ drop function if exists lock_internal.check_writable();
 
 -- gone: sql/functions/common/check_text.sql
 drop function if exists lock_internal.check_text(text, text);
+
+-- gone: sql/functions/common/check_read_committed.sql
+drop function if exists lock_internal.check_read_committed(text);
+
+-- gone: sql/functions/common/is_yugabyte.sql
+drop function if exists lock_internal.is_yugabyte();
 
 -- gone: sql/functions/common/check_primary.sql
 drop function if exists lock_internal.check_primary();

@@ -54,6 +54,8 @@ create table if not exists lock.task (
     id            text collate "C"  not null,
     timeout       interval,
     payload       jsonb,
+    key           text collate "C",
+    key_number    bigint,
     created_at    timestamptz       not null default clock_timestamp(),
     status        lock.task_status  not null default 'new',
     attempt       bigint            not null default 0,
@@ -101,8 +103,20 @@ comment on column lock.task.owner is
 comment on column lock.task.changed_at is
     'When its status or attempt changed last.';
 
+comment on column lock.task.key is
+    'Of the tasks of one key no more are in_progress at once than lock.limit_queue allows; null: no '
+    'key.';
+
+comment on column lock.task.key_number is
+    'The number of its key while it waits for the key or is in_progress. Null while it is not due '
+    'yet, when it is done, and when no capture is left.';
+
 create index if not exists task_queue_id_status_available_at_idx on lock.task (queue_id, status, available_at)
-    where status <> 'in_progress' and retries_left is distinct from 0;
+    where status <> 'in_progress' and retries_left is distinct from 0 and key_number is null;
+
+-- Apart from the one before, so that tasks without keys pay for one condition of an index.
+create index if not exists task_queue_id_key_number_idx on lock.task (queue_id, key_number, (case status when 'in_progress' then 1 else 0 end), available_at)
+    where key_number is not null;
 
 create index if not exists task_queue_id_deadline_idx on lock.task (queue_id, deadline)
     where status = 'in_progress' and deadline is not null;
@@ -114,6 +128,17 @@ create index if not exists task_queue_id_endless_idx on lock.task (queue_id, cha
 
 create index if not exists task_queue_id_status_exhausted_idx on lock.task (queue_id, status, available_at)
     where status <> 'in_progress' and retries_left = 0;
+
+create table if not exists lock.queue_limit (
+    queue_id  text collate "C"  not null,
+    per_key   integer           not null default 1,
+    turn      bigint            not null default 0,
+    constraint queue_limit_pkey primary key (queue_id)
+);
+
+comment on table lock.queue_limit is
+    'How many tasks of one key may be in_progress in a queue (lock.limit_queue). A queue without a '
+    'row has 1. turn is the number of the key that was captured last: the next is behind it.';
 
 create or replace view lock.dead_letter with (security_barrier) as
 select task.queue_id, task.id, task.status, task.attempt, task.tries, task.owner, task.message, task.payload, task.created_at, task.changed_at
@@ -127,6 +152,40 @@ comment on view lock.dead_letter is
     'failed; some are new, because they were given back so. lock.retry_task revives one.';
 
 -- functions of task: written by make migration, not by hand
+
+-- file: sql/functions/task/held_keys.sql
+-- +goose StatementBegin
+-- held_keys lists the keys in which some attempts have a place, a number for each of them; null:
+-- none has a key.
+create or replace function lock_internal.held_keys(
+    queue_id  text,
+    ids       text[],
+    attempts  bigint[]
+)
+returns bigint[]
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from lock.task where task.queue_id = held_keys.queue_id and task.key_number is not null) then
+        return null;
+    end if;
+    return (
+        select array_agg(task.key_number)
+        from unnest(held_keys.ids, held_keys.attempts) as given (id, attempt)
+        join lock.task
+            on task.queue_id = held_keys.queue_id
+            and task.id = given.id
+            and task.attempt = given.attempt
+            and task.status = 'in_progress'
+            and task.key is not null
+        -- Always true: so the planner takes the list for short, and uses the primary key.
+        where octet_length(given.id) & 0 = 0
+    );
+end;
+$$;
+-- +goose StatementEnd
 
 -- file: sql/functions/task/check_ids.sql
 -- +goose StatementBegin
@@ -321,6 +380,10 @@ begin
             when result.status = 'retry' then lock_internal.backoff(task.tries, settle.shortest, settle.longest)
             else interval '0'
         end) at time zone interval '0',
+        key_number = case
+            when (result.status = 'new' or result.status = 'failed' and task.retries_left is distinct from 0) and (result.delay > interval '0') is not true
+            then task.key_number
+        end,
         deadline = null,
         message = case when result.status <> 'done' then coalesce(nullif(left(result.message, 4000), ''), task.message) end,
         changed_at = clock_timestamp()
@@ -348,6 +411,319 @@ end;
 $$;
 -- +goose StatementEnd
 
+-- file: sql/functions/task/try_task_key.sql
+-- +goose StatementBegin
+-- try_task_key takes the lock of a key of tasks until the transaction ends, if nobody else has it;
+-- never waits.
+--
+-- The number is in the space of two integers, so no key lock has it.
+create or replace function lock_internal.try_task_key(
+    number  bigint
+)
+returns boolean
+language sql
+volatile
+as $$
+    select case
+        when lock_internal.is_advisory() then pg_catalog.pg_try_advisory_xact_lock(
+            (try_task_key.number >> 32)::integer, try_task_key.number::bit(32)::integer
+        )
+        else lock_internal.hold_row(try_task_key.number, 'task key ' || try_task_key.number, shared => false, wait => interval '0')
+    end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/task/key_number.sql
+-- +goose StatementBegin
+-- key_number is the number of a key's tasks and lock: a hash of 64 bits, null without a key. Its
+-- seed, 'task key' in ASCII, is used nowhere else.
+--
+-- Two keys with one number share their places, which costs time and nothing else.
+create or replace function lock_internal.key_number(
+    queue_id  text,
+    key       text
+)
+returns bigint
+language sql
+immutable
+parallel safe
+as $$
+    select pg_catalog.hashtextextended(key_number.key, pg_catalog.hashtextextended(key_number.queue_id, 8386110885083178361));
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/task/open_keys.sql
+-- +goose StatementBegin
+-- open_keys lists the keys of a queue that have a task waiting and fewer than per_key in progress,
+-- in turn: from the one behind turn to turn itself.
+--
+-- It hops from key to key in the index, so a key's backlog costs no more than one task. It has no
+-- settings, so that a query that has it in its from clause takes it in as a part of its own plan,
+-- and reads no further than it needs. The case is how the index says it.
+create or replace function lock_internal.open_keys(
+    queue_id  text,
+    statuses  text[],
+    per_key   integer,
+    turn      bigint
+)
+returns setof bigint
+language sql
+stable
+as $$
+    with recursive hop (number, lap) as (
+        select open_keys.turn, 0
+        union all
+        select next.number, next.lap
+        from hop
+        cross join lateral (
+            (
+                select task.key_number as number, hop.lap
+                from lock.task
+                where task.queue_id = open_keys.queue_id
+                  and case task.status when 'in_progress' then 1 else 0 end = 0
+                  and task.key_number > hop.number
+                  and task.key_number <= case hop.lap when 0 then 9223372036854775807 else open_keys.turn end
+                order by task.key_number
+                limit 1
+            )
+            union all
+            (
+                select task.key_number, 1
+                from lock.task
+                where hop.lap = 0
+                  and task.queue_id = open_keys.queue_id
+                  and case task.status when 'in_progress' then 1 else 0 end = 0
+                  and task.key_number <= open_keys.turn
+                order by task.key_number
+                limit 1
+            )
+            limit 1
+        ) as next
+    )
+    select hop.number
+    from hop
+    where (hop.lap = 1 or hop.number > open_keys.turn)
+      and open_keys.per_key > (
+        select count(*)
+        from lock.task
+        where task.queue_id = open_keys.queue_id
+          and task.key_number = hop.number
+          and case task.status when 'in_progress' then 1 else 0 end = 1
+      )
+      and exists (
+        select
+        from lock.task
+        where task.queue_id = open_keys.queue_id
+          and task.key_number = hop.number
+          and case task.status when 'in_progress' then 1 else 0 end = 0
+          and task.status = any (open_keys.statuses::lock.task_status[])
+      );
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/task/choose_by_key.sql
+-- +goose StatementBegin
+-- choose_by_key locks at most max tasks that wait for their key, for lock.settle_and_capture, and
+-- says which, and of which keys.
+--
+-- Never more than per_key tasks of one key are in progress. A task of a key becomes in_progress
+-- only in a transaction that holds the key's lock until it ends. So whoever gets the lock has all
+-- captures of the key before him, and the statement behind the lock counts them: its snapshot is
+-- newer. This needs READ COMMITTED. Nothing else makes the number grow: a takeover changes an
+-- attempt, and no task in progress changes its key.
+--
+-- Keys take turns. The queue's row says which key was captured last, and the walk begins behind it.
+-- One capture at a time has the row, and moves it on. Another does not wait for it, and begins
+-- anywhere. So whoever holds the row in a long transaction keeps no key waiting.
+--
+-- The walk's snapshot is older than the locks. A key that turns out to be full, or empty, is let go
+-- again by ending the inner block, which is a subtransaction: else others would pass it over while
+-- nobody works on it. Then the walk begins anew without that key.
+--
+-- First each key gives one task. What room is left then is filled by the keys that may have more.
+create or replace function lock_internal.choose_by_key(
+    queue_id  text,
+    statuses  text[],
+    max       integer
+)
+returns table (
+    ids      text[],
+    numbers  bigint[]
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    per_key  integer;
+    turn     bigint;
+    mine     boolean;
+    held     bigint[];
+    useless  bigint[] := array[]::bigint[];
+    more     record;
+begin
+    select queue_limit.per_key, queue_limit.turn
+    into per_key, turn
+    from lock.queue_limit
+    where queue_limit.queue_id = choose_by_key.queue_id
+    for no key update skip locked;
+    mine := found;
+    if not mine then
+        turn := ((random() - 0.5) * 18446744073709551615)::bigint;
+        select queue_limit.per_key
+        into per_key
+        from lock.queue_limit
+        where queue_limit.queue_id = choose_by_key.queue_id;
+        if not found then
+            -- Only who has the queue's own lock makes its row: so nobody waits for another's row.
+            per_key := 1;
+            insert into lock.queue_limit (queue_id)
+            select choose_by_key.queue_id
+            where lock_internal.try_task_key(lock_internal.key_number(choose_by_key.queue_id, ''))
+            on conflict do nothing;
+        end if;
+    end if;
+
+    loop
+        begin
+            held := array(
+                select walk.number
+                from (
+                    select waiting.number
+                    from lock_internal.open_keys(choose_by_key.queue_id, choose_by_key.statuses, per_key, turn) as waiting (number)
+                    where waiting.number <> all (useless)
+                    offset 0
+                ) as walk
+                where lock_internal.try_task_key(walk.number)
+                limit choose_by_key.max
+            );
+            exit when held = '{}';
+            select array_agg(oldest.id), array_agg(given.number)
+            into ids, numbers
+            from unnest(held) as given (number)
+            cross join lateral (
+                select task.id
+                from lock.task
+                where task.queue_id = choose_by_key.queue_id
+                  and task.key_number = given.number
+                  and case task.status when 'in_progress' then 1 else 0 end = 0
+                  and task.status = any (choose_by_key.statuses::lock.task_status[])
+                order by task.available_at
+                limit case
+                    when (
+                        select count(*)
+                        from lock.task as running
+                        where running.queue_id = choose_by_key.queue_id
+                          and running.key_number = given.number
+                          and case running.status when 'in_progress' then 1 else 0 end = 1
+                    ) < per_key
+                    then 1 else 0
+                end
+                for update skip locked
+            ) as oldest;
+            exit when cardinality(numbers) = cardinality(held);
+            useless := useless || array(select unnest(held) except select unnest(numbers));
+            raise no_data_found;
+        exception
+            when no_data_found then
+                ids := null;
+                numbers := null;
+        end;
+    end loop;
+
+    if ids is null then
+        return;
+    end if;
+    if per_key > 1 and cardinality(ids) < choose_by_key.max then
+        for more in
+            select oldest.id, given.number
+            from unnest(held) as given (number)
+            cross join lateral (
+                select task.id
+                from lock.task
+                where task.queue_id = choose_by_key.queue_id
+                  and task.key_number = given.number
+                  and case task.status when 'in_progress' then 1 else 0 end = 0
+                  and task.status = any (choose_by_key.statuses::lock.task_status[])
+                  and task.id <> all (ids)
+                order by task.available_at
+                limit greatest(0, per_key - 1 - (
+                    select count(*)
+                    from lock.task as running
+                    where running.queue_id = choose_by_key.queue_id
+                      and running.key_number = given.number
+                      and case running.status when 'in_progress' then 1 else 0 end = 1
+                ))
+                for update skip locked
+            ) as oldest
+            limit choose_by_key.max - cardinality(ids)
+        loop
+            ids := ids || more.id;
+            numbers := numbers || more.number;
+        end loop;
+    end if;
+    if mine then
+        update lock.queue_limit
+        set turn = held[cardinality(held)]
+        where queue_limit.queue_id = choose_by_key.queue_id;
+    end if;
+    -- Others may have met the lock of a key that has a place and a task left.
+    if per_key > 1 and cardinality(ids) = choose_by_key.max then
+        perform lock_internal.wake('lock_task', choose_by_key.queue_id);
+    end if;
+    return next;
+end;
+$$;
+-- +goose StatementEnd
+
+-- file: sql/functions/task/move_due.sql
+-- +goose StatementBegin
+-- move_due lets tasks wait for their key that were not due when they were written, and are now: the
+-- oldest of the first thousand of a status. It skips what others are moving.
+create or replace function lock_internal.move_due(
+    queue_id  text,
+    status    lock.task_status
+)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    due  text[];
+begin
+    due := array(
+        select early.id
+        from (
+            select task.id, task.key
+            from lock.task
+            where task.queue_id = move_due.queue_id
+              and task.status = move_due.status
+              and task.status <> 'in_progress'
+              and task.retries_left is distinct from 0
+              and task.key_number is null
+              and task.available_at <= clock_timestamp()
+            order by task.available_at
+            limit 1000
+        ) as early
+        where early.key is not null
+    );
+    update lock.task
+    set key_number = lock_internal.key_number(task.queue_id, task.key)
+    where task.queue_id = move_due.queue_id
+      and task.id = any (array(
+        select held.id
+        from lock.task as held
+        where held.queue_id = move_due.queue_id
+          and held.id = any (due)
+          and held.status = move_due.status
+          and held.key_number is null
+        for update skip locked
+      ));
+end;
+$$;
+-- +goose StatementEnd
+
 -- file: sql/functions/task/settle_and_capture.sql
 -- +goose StatementBegin
 -- settle_and_capture is a worker's steady state in one call: it settles the last batch, then
@@ -366,6 +742,14 @@ $$;
 -- A task can still turn up behind it: after a rollback, a long transaction, or with an earlier
 -- available_at. A look without since finds it. That look also finds what timed out: a deadline says
 -- nothing about available_at.
+--
+-- A task with a key is not among those that the looks by status find: it waits in an index of its
+-- own, by key, from when it is due. lock_internal.choose_by_key takes from there. One that was not
+-- due when it was written stands among the others until a look meets it.
+--
+-- Whoever leaves a place in a key notifies idle workers, unless it fills the place itself. It looks
+-- at nothing that others do meanwhile. So it is a producer as lock_internal.wake means it: a task
+-- that is created at the same time is announced by its creator, and the place by us.
 --
 -- Plans are kept for a session and must be right for every size of the table: hence the settings.
 -- lock_internal.settle runs under them, too.
@@ -398,11 +782,19 @@ set enable_mergejoin = off
 as $$
 declare
     began      timestamptz;
-    mark       constant timestamptz := coalesce(settle_and_capture.since, '-infinity');
+    mark       timestamptz := coalesce(settle_and_capture.since, '-infinity');
+    steps      lock.task_status[];
+    more       lock.task_status[] := array[]::lock.task_status[];
+    rounds     integer := 0;
     wanted     lock.task_status;
     left_over  integer := settle_and_capture.max;
+    aside      integer := 0;
     chosen     text[];
     moved      bigint;
+    paused     boolean;
+    keyed      boolean;
+    freed      bigint[];
+    filled     bigint[];
 begin
     if settle_and_capture.shortest is distinct from '1 second' or settle_and_capture.longest is distinct from '1 hour' then
         perform lock_internal.check_interval(settle_and_capture.shortest, 'shortest', true);
@@ -416,7 +808,15 @@ begin
     if settle_and_capture.max_tries < 1 then
         perform lock_internal.check_count(settle_and_capture.max_tries, 'max_tries');
     end if;
+    -- One look for all that most queues do not have.
+    select
+        exists (select from lock_internal.is_paused('task', settle_and_capture.queue_id)),
+        exists (select from lock.task where task.queue_id = settle_and_capture.queue_id and task.key_number is not null)
+    into paused, keyed;
     if settle_and_capture.ids is distinct from '{}' then
+        if keyed then
+            freed := lock_internal.held_keys(settle_and_capture.queue_id, settle_and_capture.ids, settle_and_capture.attempts);
+        end if;
         moved := lock_internal.settle(
             settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
             settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
@@ -445,6 +845,9 @@ begin
     end if;
     if settle_and_capture.max = 0 then
         perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
+        if freed is not null then
+            perform lock_internal.wake('lock_task', settle_and_capture.queue_id);
+        end if;
         return;
     end if;
     began := clock_timestamp();
@@ -459,7 +862,10 @@ begin
         perform lock_internal.check_id(settle_and_capture.owner, 'owner');
     end if;
 
-    if exists (select from lock_internal.is_paused('task', settle_and_capture.queue_id)) then
+    if paused then
+        if freed is not null then
+            perform lock_internal.wake('lock_task', settle_and_capture.queue_id);
+        end if;
         return;
     end if;
 
@@ -478,11 +884,20 @@ begin
             for update skip locked
         ) as held;
         if chosen is not null then
+            if keyed then
+                select freed || array_agg(task.key_number)
+                into freed
+                from lock.task
+                where task.id = any (chosen)
+                  and task.queue_id = settle_and_capture.queue_id
+                  and task.key is not null;
+            end if;
             return query
                 with buried as (
                     update lock.task
                     set status = 'failed',
                         retries_left = 0,
+                        key_number = null,
                         available_at = began,
                         deadline = null,
                         message = 'not settled within its timeout',
@@ -498,48 +913,100 @@ begin
         end if;
     end if;
 
-    foreach wanted in array ('{in_progress}' || settle_and_capture.statuses)::lock.task_status[] loop
-        -- The oldest of this status, along an index that holds nothing else.
-        if wanted <> 'in_progress' then
-            select array_agg(held.id) into chosen
-            from (
-                select task.id
-                from lock.task
-                where task.queue_id = settle_and_capture.queue_id
-                  and task.status = wanted
-                  and task.status <> 'in_progress'
-                  and task.retries_left is distinct from 0
-                  and task.available_at between mark and began
-                order by task.available_at
-                limit left_over
-                for update skip locked
-            ) as held;
+    steps := ('{in_progress}' || settle_and_capture.statuses)::lock.task_status[];
+    -- Half of the room is for tasks that wait for their key, when there are any. What they leave is
+    -- for the others. Conditions stand apart: each costs its start, even where it is not asked.
+    if keyed and mark <= began then
+        if exists (
+            select
+            from lock.task
+            where task.queue_id = settle_and_capture.queue_id
+              and task.key_number is not null
+              and case task.status when 'in_progress' then 1 else 0 end = 0
+        ) then
+            perform lock_internal.check_read_committed('tasks with a key');
+            aside := floor(settle_and_capture.max / 2.0 + random());
+            mark := '-infinity';
+            steps := steps || array[null]::lock.task_status[] || settle_and_capture.statuses::lock.task_status[];
         end if;
-        continue when chosen is null;
+    end if;
 
-        -- They are the caller's.
-        return query
-            with taken as (
-                update lock.task
-                set status = 'in_progress',
-                    attempt = task.attempt + 1,
-                    tries = task.tries + 1,
-                    retries_left = task.retries_left - 1,
-                    deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
-                    owner = settle_and_capture.owner,
-                    changed_at = began
-                where task.id = any (chosen)
-                  and task.queue_id = settle_and_capture.queue_id
-                  and task.status = wanted
-                returning task.*
-            )
-            select taken.*
-            from taken
-            order by taken.available_at;
-        get diagnostics moved = row_count;
-        left_over := left_over - moved;
-        exit when left_over = 0;
+    loop
+        foreach wanted in array steps loop
+            if wanted is null then
+                -- Those that wait for their key. Why never too many are taken stands there.
+                aside := 0;
+                select by_key.ids, filled || by_key.numbers
+                into chosen, filled
+                from lock_internal.choose_by_key(settle_and_capture.queue_id, settle_and_capture.statuses, left_over) as by_key;
+            elsif wanted <> 'in_progress' then
+                -- The oldest of this status, along an index that holds nothing else.
+                select array_agg(held.id) into chosen
+                from (
+                    select task.id
+                    from lock.task
+                    where task.queue_id = settle_and_capture.queue_id
+                      and task.status = wanted
+                      and task.status <> 'in_progress'
+                      and task.retries_left is distinct from 0
+                      and task.key_number is null
+                      and task.available_at between mark and began
+                    order by task.available_at
+                    limit greatest(left_over - aside, 0)
+                    for update skip locked
+                ) as held;
+            end if;
+            continue when chosen is null;
+
+            -- They are the caller's.
+            return query
+                with taken as (
+                    update lock.task
+                    set status = 'in_progress',
+                        attempt = task.attempt + 1,
+                        tries = task.tries + 1,
+                        retries_left = task.retries_left - 1,
+                        deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
+                        owner = settle_and_capture.owner,
+                        changed_at = began
+                    where task.id = any (chosen)
+                      and task.queue_id = settle_and_capture.queue_id
+                      and task.status = coalesce(wanted, task.status)
+                      and (task.key is null or task.key_number is not null)
+                    returning task.*
+                )
+                select taken.*
+                from taken
+                order by taken.available_at;
+            get diagnostics moved = row_count;
+            left_over := left_over - moved;
+            exit when left_over = 0;
+
+            -- The rest have keys, and were not due when they were written. Now they wait for
+            -- them.
+            if wanted <> 'in_progress' and moved < cardinality(chosen) then
+                perform lock_internal.check_read_committed('tasks with a key');
+                perform lock_internal.move_due(settle_and_capture.queue_id, wanted);
+                more := more || array[wanted, null];
+            end if;
+        end loop;
+        exit when left_over = 0 or cardinality(more) = 0;
+        -- What met its time in ten rounds is enough for one call.
+        rounds := rounds + 1;
+        steps := case when rounds < 10 then more else array[null]::lock.task_status[] end;
+        more := array[]::lock.task_status[];
     end loop;
+
+    -- Whoever leaves a place in a key, and does not fill it himself, says so.
+    if freed is not null then
+        perform lock_internal.wake('lock_task', settle_and_capture.queue_id)
+        where exists (
+            select
+            from unnest(freed) as place (number)
+            group by place.number
+            having count(*) > (select count(*) from unnest(filled) as taken (number) where taken.number = place.number)
+        );
+    end if;
 end;
 $$;
 -- +goose StatementEnd
@@ -636,6 +1103,7 @@ as $$
 declare
     wanted   lock.task_status;
     soonest  timestamptz;
+    per_key  integer;
 begin
     perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
     perform lock_internal.check_statuses(next_task_in.statuses);
@@ -658,10 +1126,24 @@ begin
               and task.status = wanted
               and task.status <> 'in_progress'
               and task.retries_left is distinct from 0
+              and task.key_number is null
             order by task.available_at
             limit 1
         ));
     end loop;
+    if exists (
+        select
+        from lock.task
+        where task.queue_id = next_task_in.queue_id
+          and task.key_number is not null
+          and case task.status when 'in_progress' then 1 else 0 end = 0
+    ) then
+        -- Somebody has the lock of a key that has a place: the look before did not get its task.
+        per_key := coalesce((select queue_limit.per_key from lock.queue_limit where queue_limit.queue_id = next_task_in.queue_id), 1);
+        if exists (select from lock_internal.open_keys(next_task_in.queue_id, next_task_in.statuses, per_key, 0)) then
+            soonest := least(soonest, clock_timestamp());
+        end if;
+    end if;
     if soonest is not null then
         return next least(soonest - clock_timestamp(), interval '36525 days');
     end if;
@@ -670,10 +1152,11 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.next_task_in(text, text[]) is
-    'After how long (100 years at most) the next task of a queue becomes available or times out, '
-    'by what is stored now. Zero or less: a transaction that is still open holds a task that is '
-    'due. No row: there is none, or the queue is paused. For a worker that found nothing and '
-    'wants to know how long to sleep. Never waits. Errors: 22004 null, 22023 bad names.';
+    'After how long (100 years at most) the next task of a queue becomes available or times '
+    'out, by what is stored now. Zero or less: a transaction that is still open holds a task '
+    'that is due. No row: there is none, or the queue is paused. Tasks whose key is full do not '
+    'count. For a worker that found nothing and wants to know how long to sleep. Never waits. '
+    'Errors: 22004 null, 22023 bad names.';
 
 -- file: sql/functions/task/await_task.sql
 -- +goose StatementBegin
@@ -874,10 +1357,11 @@ $$;
 -- file: sql/functions/task/create_task.sql
 -- +goose StatementBegin
 -- create_task adds a task to a queue; false: the queue has a task of this id already, and it stays
--- as it is.
+-- as it is. With again it makes a done one new.
 --
 -- When two calls create the same id at once, the second waits for the first's transaction. It
--- creates the task when that one rolls back.
+-- creates the task when that one rolls back. With again a task may be deleted between the
+-- statements: so it is created, made new, or seen not to be done.
 create or replace function lock.create_task(
     id            text,
     queue_id      text              default 'default',
@@ -885,7 +1369,9 @@ create or replace function lock.create_task(
     retries_left  integer           default null,
     timeout       interval          default '5 minutes',
     payload       jsonb             default null,
-    available_at  timestamptz       default null
+    available_at  timestamptz       default null,
+    key           text              default null,
+    again         boolean           default false
 )
 returns boolean
 language plpgsql
@@ -894,6 +1380,8 @@ security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
+declare
+    number  bigint;
 begin
     if (
         octet_length(create_task.id) between 1 and 1024 and octet_length(create_task.queue_id) between 1 and 1024
@@ -904,19 +1392,56 @@ begin
             and extract(year from create_task.timeout) = 0 and extract(month from create_task.timeout) = 0,
             create_task.timeout is null
         )
+        and coalesce(octet_length(create_task.key), 1) between 1 and 1024
+        and create_task.again is not null
     ) is not true then
         perform lock_internal.check_id(create_task.id, 'id');
         perform lock_internal.check_task(create_task.queue_id, create_task.status, create_task.retries_left, create_task.timeout, create_task.available_at);
+        if create_task.key is not null then
+            perform lock_internal.check_id(create_task.key, 'key');
+        end if;
+        if create_task.again is null then
+            raise exception 'again must not be null'
+                using errcode = 'null_value_not_allowed',
+                      hint = 'Pass true to make a done task new, or false.';
+        end if;
     end if;
-    insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
-    values (
-        create_task.queue_id, create_task.id, create_task.status, create_task.retries_left, create_task.timeout, create_task.payload,
-        coalesce(create_task.available_at, clock_timestamp())
-    )
-    on conflict on constraint task_pkey do nothing;
-    if not found then
-        return false;
+    if create_task.key is not null and create_task.status <> 'done' and coalesce(create_task.available_at <= clock_timestamp(), true) then
+        number := lock_internal.key_number(create_task.queue_id, create_task.key);
     end if;
+    for round in 1 .. 100 loop
+        insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at, key, key_number)
+        values (
+            create_task.queue_id, create_task.id, create_task.status, create_task.retries_left, create_task.timeout, create_task.payload,
+            coalesce(create_task.available_at, clock_timestamp()), create_task.key, number
+        )
+        on conflict on constraint task_pkey do nothing;
+        exit when found;
+        if not create_task.again then
+            return false;
+        end if;
+        update lock.task
+        set status = create_task.status,
+            tries = 0,
+            retries_left = create_task.retries_left,
+            timeout = create_task.timeout,
+            payload = create_task.payload,
+            key = create_task.key,
+            key_number = number,
+            created_at = clock_timestamp(),
+            available_at = coalesce(create_task.available_at, clock_timestamp()),
+            changed_at = clock_timestamp()
+        where task.queue_id = create_task.queue_id
+          and task.id = create_task.id
+          and task.status = 'done';
+        exit when found;
+        perform from lock.task where task.queue_id = create_task.queue_id and task.id = create_task.id;
+        if found then
+            return false;
+        elsif round = 100 then
+            perform lock_internal.give_up('task', create_task.id);
+        end if;
+    end loop;
     -- lock_internal.wake without its note, which costs a single task more than it saves. The insert
     -- has given the transaction its id.
     perform pg_notify('lock_task', create_task.queue_id)
@@ -927,16 +1452,23 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.create_task(
-    text, text, lock.task_status, integer, interval, jsonb, timestamptz
+    text, text, lock.task_status, integer, interval, jsonb, timestamptz, text, boolean
 ) is
     'Adds a task; false: the queue has one of this id already, which stays as it is. '
     'retries_left: how many captures it may have (null: any number, 1: one try). timeout: how '
-    'long a capture may hold it before the next capture takes it over. Null means for ever: then '
-    'a worker that dies keeps its task. available_at: no capture before that time (null: now). '
-    'Waits only for an open transaction that creates the same id. Wakes the queue''s idle workers '
-    'at commit. Errors: 22004 null id, queue_id or status; 22023 empty or longer than 1024 bytes, '
-    'in_progress, retries_left below 1, timeout not positive or with months, infinite '
-    'available_at. From the state transition, retries and queues of the SQL locks article.';
+    'long a capture may hold it before the next capture takes it over. Null means for ever: '
+    'then a worker that dies keeps its task. available_at: no capture before that time (null: '
+    'now). The earliest is captured first: pass a time that is past to put a task in front. '
+    'key: of the tasks of one key no more are in progress at once than lock.limit_queue allows, '
+    '1 by default; see docs/task.md (null: no key). Tasks with a key are captured under READ '
+    'COMMITTED only. again: a task of this id that is done is made new as well, with what is '
+    'passed here. Its attempt goes on counting. One that is not done stays as it is. Waits '
+    'while an open transaction creates the same id, and with again while one changes the done '
+    'task. Wakes the queue''s idle workers at commit. Errors: 22004 null id, queue_id, status '
+    'or again; 22023 an id or key that is empty or longer than 1024 bytes, in_progress, '
+    'retries_left below 1, timeout not positive or with months, infinite available_at; 40001 '
+    'under REPEATABLE READ and SERIALIZABLE. From the state transition, retries and queues of '
+    'the SQL locks article.';
 
 -- file: sql/functions/task/create_tasks.sql
 -- +goose StatementBegin
@@ -953,7 +1485,8 @@ create or replace function lock.create_tasks(
     timeout       interval          default '5 minutes',
     payload       jsonb             default null,
     available_at  timestamptz       default null,
-    payloads      jsonb[]           default null
+    payloads      jsonb[]           default null,
+    keys          text[]            default null
 )
 returns bigint
 language plpgsql
@@ -963,6 +1496,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     began  constant timestamptz := coalesce(create_tasks.available_at, clock_timestamp());
+    due    constant boolean := create_tasks.status <> 'done' and began <= clock_timestamp();
     added  bigint;
 begin
     perform lock_internal.check_ids(create_tasks.ids);
@@ -971,12 +1505,20 @@ begin
         raise exception '% payloads for % ids', cardinality(create_tasks.payloads), cardinality(create_tasks.ids)
             using errcode = 'invalid_parameter_value',
                   hint = 'Pass one payload for each id, one for all ids as payload, or none at all.';
+    elsif cardinality(create_tasks.keys) <> cardinality(create_tasks.ids) then
+        raise exception '% keys for % ids', cardinality(create_tasks.keys), cardinality(create_tasks.ids)
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Pass one key for each id, or null.';
     end if;
-    insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at)
+    perform lock_internal.check_id(given.key, 'key')
+    from unnest(create_tasks.keys) as given (key)
+    where octet_length(given.key) not between 1 and 1024;
+    insert into lock.task (queue_id, id, status, retries_left, timeout, payload, available_at, key, key_number)
     select
         create_tasks.queue_id, given.id, create_tasks.status, create_tasks.retries_left, create_tasks.timeout,
-        coalesce(given.payload, create_tasks.payload), began + (given.place - 1) * interval '1 microsecond'
-    from unnest(create_tasks.ids, create_tasks.payloads) with ordinality as given(id, payload, place)
+        coalesce(given.payload, create_tasks.payload), began + (given.place - 1) * interval '1 microsecond',
+        given.key, case when due then lock_internal.key_number(create_tasks.queue_id, given.key) end
+    from unnest(create_tasks.ids, create_tasks.payloads, create_tasks.keys) with ordinality as given(id, payload, key, place)
     order by given.id
     on conflict on constraint task_pkey do nothing;
     get diagnostics added = row_count;
@@ -989,13 +1531,137 @@ $$;
 -- +goose StatementEnd
 
 comment on function lock.create_tasks(
-    text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]
+    text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[],
+    text[]
 ) is
     'Adds many tasks at once and returns how many were new. The arguments are those of '
     'lock.create_task. payloads: one for each id; where it is not null, it stands instead of '
-    'payload. Captures take the tasks in the order of ids. Waits only for open transactions that '
-    'create the same ids. Errors: those of lock.create_task, 22004 a null id, 22023 an id twice '
-    'or arrays of different lengths.';
+    'payload. keys: one for each id, or null. Captures take the tasks in the order of ids. '
+    'Waits only for open transactions that create the same ids. Errors: those of '
+    'lock.create_task, 22004 a null id, 22023 an id twice or arrays of different lengths.';
+
+-- file: sql/functions/task/set_status.sql
+-- +goose StatementBegin
+-- set_status ends an attempt; false: the attempt is stale. Without attempt it gives a task another
+-- status, whichever worker has it.
+--
+-- The statement that writes compares the attempt, so a worker that was taken over cannot overwrite
+-- its successor. Without an attempt nothing is compared. The worker that has the task becomes stale
+-- instead: its attempt is no longer in_progress.
+create or replace function lock.set_status(
+    id        text,
+    status    lock.task_status,
+    attempt   bigint    default null,
+    queue_id  text      default 'default',
+    delay     interval  default '0',
+    message   text      default null,
+    dead      boolean   default false
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+    keyed  boolean;
+begin
+    if (
+        octet_length(set_status.id) between 1 and 1024 and octet_length(set_status.queue_id) between 1 and 1024
+        and set_status.status <> 'in_progress' and not set_status.dead
+    ) is not true then
+        perform lock_internal.check_id(set_status.id, 'id');
+        perform lock_internal.check_task(set_status.queue_id, set_status.status, null, null, null);
+        perform lock_internal.check_dead(set_status.dead, set_status.status);
+    end if;
+    if set_status.delay is distinct from interval '0' then
+        perform lock_internal.check_interval(set_status.delay, 'delay', true);
+    end if;
+    update lock.task
+    set status = set_status.status,
+        tries = case
+            when set_status.status = 'done' then 0
+            when set_status.status = 'new' and set_status.attempt is not null then task.tries - 1
+            else task.tries
+        end,
+        retries_left = case
+            when set_status.dead then 0
+            when set_status.status = 'new' and set_status.attempt is not null then task.retries_left + 1
+            else task.retries_left
+        end,
+        available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
+        key_number = case
+            when set_status.status <> 'done' and not set_status.dead and set_status.delay = interval '0'
+                and (task.retries_left is distinct from 0 or set_status.status = 'new' and set_status.attempt is not null)
+            then lock_internal.key_number(task.queue_id, task.key)
+        end,
+        deadline = null,
+        message = case when set_status.status <> 'done' then coalesce(nullif(left(set_status.message, 4000), ''), task.message) end,
+        changed_at = clock_timestamp()
+    where task.queue_id = set_status.queue_id
+      and task.id = set_status.id
+      and (set_status.attempt is null or task.attempt = set_status.attempt and task.status = 'in_progress')
+    returning task.key is not null into keyed;
+    if not found then
+        perform lock_internal.check_known(set_status.id, set_status.queue_id);
+        return false;
+    end if;
+    if set_status.status <> 'done' and not set_status.dead or keyed then
+        perform lock_internal.wake('lock_task', set_status.queue_id);
+    end if;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.set_status(
+    text, lock.task_status, bigint, text, interval, text, boolean
+) is
+    'Settles a captured task as done, failed or (to give it back) new. Pass the attempt that '
+    'lock.capture returned. False, and nothing changes: the task was taken over, settled or set '
+    'by another caller since. new makes that capture as if it had not been: tries - 1, '
+    'retries_left + 1. Without attempt: sets any task, and makes the attempt of the worker that '
+    'has it stale. That is for operators, and for the article''s plain state machine. It does '
+    'what it is told and backs off from nothing by itself. delay: no capture of the task before '
+    'that has passed. message: the last error. Its first 4000 characters are kept until the '
+    'task is done (null: the one before). dead, only with failed: no capture is left, and the '
+    'task is a dead letter. Waits while another transaction is changing the task. Wakes idle '
+    'workers, except for done and dead without a key. Errors: P0002 unknown task; 22004 null; '
+    '22023 in_progress, bad id, delay negative, infinite or with months, dead without failed.';
+
+-- file: sql/functions/task/delete_task.sql
+-- +goose StatementBegin
+-- delete_task deletes a task that nobody has in progress; false: there is none.
+create or replace function lock.delete_task(
+    id        text,
+    queue_id  text  default 'default'
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+    perform lock_internal.check_id(delete_task.id, 'id');
+    perform lock_internal.check_id(delete_task.queue_id, 'queue_id');
+    delete from lock.task
+    where task.queue_id = delete_task.queue_id
+      and task.id = delete_task.id
+      and task.status <> 'in_progress';
+    return found;
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.delete_task(text, text) is
+    'Deletes a task, whatever its status, unless it is in_progress. False: it is in_progress, or '
+    'there is no such task. To stop one that is in_progress, settle it first: lock.set_status(id, '
+    '''failed'', dead => true). Its id can be created again; then its attempt begins at 0. Waits '
+    'while another transaction is changing the task. Errors: 22004 null id or queue_id; 22023 '
+    'empty or longer than 1024 bytes; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
 -- file: sql/functions/task/extend_task.sql
 -- +goose StatementBegin
@@ -1170,14 +1836,54 @@ comment on function lock.get_task(text, text) is
     'A task as it is stored; no row: there is none. Never waits. Errors: 22004 null, 22023 empty '
     'or too long.';
 
+-- file: sql/functions/task/limit_queue.sql
+-- +goose StatementBegin
+-- limit_queue says how many tasks of one key may be in progress in a queue.
+--
+-- The queue's own lock keeps a capture from making the same row, and waiting for this transaction.
+create or replace function lock.limit_queue(
+    queue_id  text,
+    per_key   integer
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    perform lock_internal.check_id(limit_queue.queue_id, 'queue_id');
+    perform lock_internal.check_count(limit_queue.per_key, 'per_key');
+    perform lock_internal.check_writable();
+    perform lock_internal.try_task_key(lock_internal.key_number(limit_queue.queue_id, ''));
+    insert into lock.queue_limit (queue_id, per_key)
+    values (limit_queue.queue_id, limit_queue.per_key)
+    on conflict (queue_id) do update
+    set per_key = excluded.per_key
+    where queue_limit.per_key <> excluded.per_key;
+    perform lock_internal.wake('lock_task', limit_queue.queue_id);
+end;
+$$;
+-- +goose StatementEnd
+
+comment on function lock.limit_queue(text, integer) is
+    'Sets how many tasks of one key may be in progress at once in a queue: 1 without this call. '
+    'Call it at each deploy. When it is lowered, what is in progress goes on, and the limit is '
+    'met as that ends. Works for queues that have nothing yet. Wakes idle workers at commit. '
+    'Waits while an open transaction limits the same queue, or has captured a task with a key '
+    'there. Errors: 22004 null; 22023 bad queue_id, per_key below 1; 25006 read-only; 40001 under '
+    'REPEATABLE READ and SERIALIZABLE.';
+
 -- file: sql/functions/task/list_tasks.sql
 -- +goose StatementBegin
 -- list_tasks shows some tasks of a queue in one status. An index holds each status in the order
--- that is shown.
+-- that is shown. Those that wait for their key are in another, key by key.
 create or replace function lock.list_tasks(
     queue_id  text              default 'default',
     status    lock.task_status  default 'new',
-    max       integer           default 100
+    max       integer           default 100,
+    key       text              default null
 )
 returns setof lock.task
 language plpgsql
@@ -1189,6 +1895,8 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set jit = off
 as $$
+declare
+    number  constant bigint := lock_internal.key_number(list_tasks.queue_id, list_tasks.key);
 begin
     perform lock_internal.check_id(list_tasks.queue_id, 'queue_id');
     perform lock_internal.check_count(list_tasks.max, 'max');
@@ -1196,6 +1904,31 @@ begin
         raise exception 'status must not be null'
             using errcode = 'null_value_not_allowed',
                   hint = 'Pass new, in_progress, done or failed.';
+    elsif list_tasks.key is not null then
+        perform lock_internal.check_id(list_tasks.key, 'key');
+        if list_tasks.status = 'in_progress' then
+            return query
+                select task.*
+                from lock.task
+                where task.queue_id = list_tasks.queue_id
+                  and task.key_number = number
+                  and task.key = list_tasks.key
+                  and case task.status when 'in_progress' then 1 else 0 end = 1
+                order by task.changed_at
+                limit list_tasks.max;
+        else
+            return query
+                select task.*
+                from lock.task
+                where task.queue_id = list_tasks.queue_id
+                  and task.key_number = number
+                  and task.key = list_tasks.key
+                  and case task.status when 'in_progress' then 1 else 0 end = 0
+                  and task.status = list_tasks.status
+                order by task.available_at
+                limit list_tasks.max;
+        end if;
+        return;
     elsif list_tasks.status = 'in_progress' then
         return query
             select *
@@ -1234,7 +1967,19 @@ begin
                   and task.status = list_tasks.status
                   and task.status <> 'in_progress'
                   and task.retries_left is distinct from 0
+                  and task.key_number is null
                 order by task.available_at
+                limit list_tasks.max
+            )
+            union all
+            (
+                select task.*
+                from lock.task
+                where task.queue_id = list_tasks.queue_id
+                  and task.key_number is not null
+                  and case task.status when 'in_progress' then 1 else 0 end = 0
+                  and task.status = list_tasks.status
+                order by task.key_number, task.available_at
                 limit list_tasks.max
             )
             union all
@@ -1255,12 +2000,14 @@ end;
 $$;
 -- +goose StatementEnd
 
-comment on function lock.list_tasks(text, lock.task_status, integer) is
+comment on function lock.list_tasks(text, lock.task_status, integer, text) is
     'At most max tasks of a queue in one status, as they are stored. Tasks in_progress come by '
     'their deadline, those without a timeout last. Other statuses come by available_at, oldest '
-    'first, dead letters (lock.dead_letter) among them. Never waits. What an open transaction has '
-    'captured shows as before. Errors: 22004 null; 22023 bad queue_id, max below 1; 22P02 a '
-    'status that does not exist.';
+    'first, dead letters (lock.dead_letter) among them. Of tasks that wait for a key it shows '
+    'those of some keys when there are more than max. key: only those that wait for this key, '
+    'oldest first, or, with in_progress, those that have it (null: all tasks). Never waits. '
+    'What an open transaction has captured shows as before. Errors: 22004 null; 22023 bad '
+    'queue_id or key, max below 1; 22P02 a status that does not exist.';
 
 -- file: sql/functions/task/purge_tasks.sql
 -- +goose StatementBegin
@@ -1315,6 +2062,7 @@ begin
               and task.status = purge_tasks.status
               and task.status <> 'in_progress'
               and task.retries_left is distinct from 0
+              and task.key_number is null
               and task.available_at < before
             order by task.available_at
             limit purge_tasks.max - cardinality(chosen)
@@ -1362,6 +2110,7 @@ begin
     set status = 'new',
         tries = 0,
         retries_left = retry_task.retries_left,
+        key_number = lock_internal.key_number(task.queue_id, task.key),
         available_at = clock_timestamp(),
         deadline = null,
         changed_at = clock_timestamp()
@@ -1417,6 +2166,7 @@ begin
         set status = 'new',
             tries = 0,
             retries_left = retry_tasks.retries_left,
+            key_number = lock_internal.key_number(task.queue_id, task.key),
             available_at = clock_timestamp(),
             changed_at = clock_timestamp()
         where task.queue_id = retry_tasks.queue_id
@@ -1450,88 +2200,6 @@ comment on function lock.retry_tasks(text, integer, integer) is
     'is changing. Wakes idle workers at commit. Errors: 22004 null queue_id or max; 22023 bad '
     'queue_id, retries_left or max below 1; 40001 under REPEATABLE READ and SERIALIZABLE.';
 
--- file: sql/functions/task/set_status.sql
--- +goose StatementBegin
--- set_status ends an attempt; false: the attempt is stale. Without attempt it gives a task another
--- status, whichever worker has it.
---
--- The statement that writes compares the attempt, so a worker that was taken over cannot overwrite
--- its successor. Without an attempt nothing is compared. The worker that has the task becomes stale
--- instead: its attempt is no longer in_progress.
-create or replace function lock.set_status(
-    id        text,
-    status    lock.task_status,
-    attempt   bigint    default null,
-    queue_id  text      default 'default',
-    delay     interval  default '0',
-    message   text      default null,
-    dead      boolean   default false
-)
-returns boolean
-language plpgsql
-volatile
-security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-as $$
-begin
-    if (
-        octet_length(set_status.id) between 1 and 1024 and octet_length(set_status.queue_id) between 1 and 1024
-        and set_status.status <> 'in_progress' and not set_status.dead
-    ) is not true then
-        perform lock_internal.check_id(set_status.id, 'id');
-        perform lock_internal.check_task(set_status.queue_id, set_status.status, null, null, null);
-        perform lock_internal.check_dead(set_status.dead, set_status.status);
-    end if;
-    if set_status.delay is distinct from interval '0' then
-        perform lock_internal.check_interval(set_status.delay, 'delay', true);
-    end if;
-    update lock.task
-    set status = set_status.status,
-        tries = case
-            when set_status.status = 'done' then 0
-            when set_status.status = 'new' and set_status.attempt is not null then task.tries - 1
-            else task.tries
-        end,
-        retries_left = case
-            when set_status.dead then 0
-            when set_status.status = 'new' and set_status.attempt is not null then task.retries_left + 1
-            else task.retries_left
-        end,
-        available_at = (lock_internal.utc(clock_timestamp()) + set_status.delay) at time zone interval '0',
-        deadline = null,
-        message = case when set_status.status <> 'done' then coalesce(nullif(left(set_status.message, 4000), ''), task.message) end,
-        changed_at = clock_timestamp()
-    where task.queue_id = set_status.queue_id
-      and task.id = set_status.id
-      and (set_status.attempt is null or task.attempt = set_status.attempt and task.status = 'in_progress');
-    if not found then
-        perform lock_internal.check_known(set_status.id, set_status.queue_id);
-        return false;
-    end if;
-    if set_status.status <> 'done' and not set_status.dead then
-        perform lock_internal.wake('lock_task', set_status.queue_id);
-    end if;
-    return true;
-end;
-$$;
--- +goose StatementEnd
-
-comment on function lock.set_status(
-    text, lock.task_status, bigint, text, interval, text, boolean
-) is
-    'Settles a captured task as done, failed or (to give it back) new. Pass the attempt that '
-    'lock.capture returned. False, and nothing changes: the task was taken over, settled or set '
-    'by another caller since. new makes that capture as if it had not been: tries - 1, '
-    'retries_left + 1. Without attempt: sets any task, and makes the attempt of the worker that '
-    'has it stale. That is for operators, and for the article''s plain state machine. It does '
-    'what it is told and backs off from nothing by itself. delay: no capture of the task before '
-    'that has passed. message: the last error. Its first 4000 characters are kept until the task '
-    'is done (null: the one before). dead, only with failed: no capture is left, and the task is '
-    'a dead letter. Waits while another transaction is changing the task. Wakes idle workers, '
-    'except for done and dead. Errors: P0002 unknown task; 22004 null; 22023 in_progress, bad id, '
-    'delay negative, infinite or with months, dead without failed.';
-
 -- file: sql/functions/task/set_statuses.sql
 -- +goose StatementBegin
 -- set_statuses settles many captured tasks at once, and returns how many attempts were not stale.
@@ -1555,6 +2223,9 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
+declare
+    freed    bigint[];
+    settled  bigint;
 begin
     if set_statuses.ids is null then
         perform lock_internal.check_ids(set_statuses.ids);
@@ -1566,7 +2237,8 @@ begin
     if set_statuses.dead is null or set_statuses.dead and set_statuses.status <> 'failed' then
         perform lock_internal.check_dead(set_statuses.dead, set_statuses.status);
     end if;
-    return lock_internal.settle(
+    freed := lock_internal.held_keys(set_statuses.queue_id, set_statuses.ids, set_statuses.attempts);
+    settled := lock_internal.settle(
         set_statuses.ids,
         set_statuses.attempts,
         array_fill(case when set_statuses.dead then 'dead' else set_statuses.status::text end, array[cardinality(set_statuses.ids)]),
@@ -1574,6 +2246,10 @@ begin
         case when set_statuses.delay <> interval '0' then array_fill(set_statuses.delay, array[cardinality(set_statuses.ids)]) end,
         case when set_statuses.message <> '' then array_fill(set_statuses.message, array[cardinality(set_statuses.ids)]) end
     );
+    if freed is not null then
+        perform lock_internal.wake('lock_task', set_statuses.queue_id);
+    end if;
+    return settled;
 end;
 $$;
 -- +goose StatementEnd
@@ -1614,6 +2290,15 @@ begin
                 where task.queue_id > queue
                   and task.status <> 'in_progress'
                   and task.retries_left is distinct from 0
+                  and task.key_number is null
+                order by task.queue_id
+                limit 1
+            ),
+            (
+                select task.queue_id
+                from lock.task
+                where task.queue_id > queue
+                  and task.key_number is not null
                 order by task.queue_id
                 limit 1
             ),
@@ -1670,8 +2355,9 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-select lock_internal.refuse_dependents('{lock.dead_letter, lock.task}');
+select lock_internal.refuse_dependents('{lock.dead_letter, lock.task, lock.queue_limit}');
 select lock_internal.refuse_loss('lock.task', 'status <> ''done''', 'tasks that are not done');
+select lock_internal.refuse_loss('lock.queue_limit', 'per_key <> 1', 'limits of queues');
 
 -- functions of task: written by make migration, not by hand
 
@@ -1680,9 +2366,6 @@ drop function if exists lock_internal.task_queues(integer);
 
 -- gone: sql/functions/task/set_statuses.sql
 drop function if exists lock.set_statuses(text[], bigint[], lock.task_status, text, interval, text, boolean);
-
--- gone: sql/functions/task/set_status.sql
-drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean);
 
 -- gone: sql/functions/task/retry_tasks.sql
 drop function if exists lock.retry_tasks(text, integer, integer);
@@ -1694,7 +2377,10 @@ drop function if exists lock.retry_task(text, integer, text);
 drop function if exists lock.purge_tasks(interval, integer, text, lock.task_status);
 
 -- gone: sql/functions/task/list_tasks.sql
-drop function if exists lock.list_tasks(text, lock.task_status, integer);
+drop function if exists lock.list_tasks(text, lock.task_status, integer, text);
+
+-- gone: sql/functions/task/limit_queue.sql
+drop function if exists lock.limit_queue(text, integer);
 
 -- gone: sql/functions/task/get_task.sql
 drop function if exists lock.get_task(text, text);
@@ -1708,11 +2394,17 @@ drop function if exists lock.extend_tasks(text[], bigint[], interval, text);
 -- gone: sql/functions/task/extend_task.sql
 drop function if exists lock.extend_task(text, bigint, interval, text);
 
+-- gone: sql/functions/task/delete_task.sql
+drop function if exists lock.delete_task(text, text);
+
+-- gone: sql/functions/task/set_status.sql
+drop function if exists lock.set_status(text, lock.task_status, bigint, text, interval, text, boolean);
+
 -- gone: sql/functions/task/create_tasks.sql
-drop function if exists lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[]);
+drop function if exists lock.create_tasks(text[], text, lock.task_status, integer, interval, jsonb, timestamptz, jsonb[], text[]);
 
 -- gone: sql/functions/task/create_task.sql
-drop function if exists lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz);
+drop function if exists lock.create_task(text, text, lock.task_status, integer, interval, jsonb, timestamptz, text, boolean);
 
 -- gone: sql/functions/task/check_task.sql
 drop function if exists lock_internal.check_task(text, lock.task_status, integer, interval, timestamptz);
@@ -1735,6 +2427,21 @@ drop function if exists lock.capture(integer, text, text[], text, timestamptz, i
 -- gone: sql/functions/task/settle_and_capture.sql
 drop function if exists lock.settle_and_capture(text[], bigint[], text[], integer, text, text[], text, interval[], text[], timestamptz, interval, interval, integer, boolean);
 
+-- gone: sql/functions/task/move_due.sql
+drop function if exists lock_internal.move_due(text, lock.task_status);
+
+-- gone: sql/functions/task/choose_by_key.sql
+drop function if exists lock_internal.choose_by_key(text, text[], integer);
+
+-- gone: sql/functions/task/open_keys.sql
+drop function if exists lock_internal.open_keys(text, text[], integer, bigint);
+
+-- gone: sql/functions/task/key_number.sql
+drop function if exists lock_internal.key_number(text, text);
+
+-- gone: sql/functions/task/try_task_key.sql
+drop function if exists lock_internal.try_task_key(bigint);
+
 -- gone: sql/functions/task/settle.sql
 drop function if exists lock_internal.settle(text[], bigint[], text[], text, interval[], text[], interval, interval, integer, text[]);
 
@@ -1747,9 +2454,13 @@ drop function if exists lock_internal.check_statuses(text[]);
 -- gone: sql/functions/task/check_ids.sql
 drop function if exists lock_internal.check_ids(text[]);
 
+-- gone: sql/functions/task/held_keys.sql
+drop function if exists lock_internal.held_keys(text, text[], bigint[]);
+
 -- end of functions
 
 drop view if exists lock.dead_letter;
+drop table if exists lock.queue_limit;
 drop table if exists lock.task;
 drop type if exists lock.task_status;
 

@@ -48,7 +48,8 @@ create table if not exists lock.queue_size (
     oldest_ready   timestamptz,
     paused_since   timestamptz,
     paused_reason  text,
-    endless        bigint
+    endless        bigint,
+    waiting        bigint       not null
 );
 
 comment on table lock.queue_size is
@@ -179,6 +180,7 @@ begin
                       and task.status in ('new', 'failed')
                       and task.status <> 'in_progress'
                       and task.retries_left is distinct from 0
+                      and task.key_number is null
                       and task.available_at <= right_now
                     limit queue_sizes.max
                 ) as entry
@@ -192,6 +194,7 @@ begin
                       and task.status in ('new', 'failed')
                       and task.status <> 'in_progress'
                       and task.retries_left is distinct from 0
+                      and task.key_number is null
                       and task.available_at > right_now
                     limit queue_sizes.max
                 ) as entry
@@ -251,12 +254,47 @@ begin
                       and task.status = wanted
                       and task.status <> 'in_progress'
                       and task.retries_left is distinct from 0
+                      and task.key_number is null
                       and task.available_at <= right_now
                     order by task.available_at
                     limit 1
                 ) as oldest
-            ) as oldest_ready
+            ) as oldest_ready,
+            by_key.ready as ready_by_key,
+            by_key.waiting,
+            by_key.oldest_ready as oldest_by_key
         from lock_internal.task_queues(queue_sizes.max) as queue (id)
+        cross join lateral (
+            select
+                coalesce(sum(least(entry.due, entry.free)), 0)::bigint as ready,
+                coalesce(sum(entry.due - least(entry.due, entry.free)), 0)::bigint as waiting,
+                min(entry.oldest) filter (where entry.free > 0) as oldest_ready
+            from (
+                select
+                    count(*) as due,
+                    min(piece.available_at) as oldest,
+                    greatest(
+                        0,
+                        coalesce((select queue_limit.per_key from lock.queue_limit where queue_limit.queue_id = queue.id), 1) - (
+                            select count(*)
+                            from lock.task
+                            where task.queue_id = queue.id
+                              and task.key_number = piece.key_number
+                              and case task.status when 'in_progress' then 1 else 0 end = 1
+                        )
+                    ) as free
+                from (
+                    select task.key_number, task.available_at
+                    from lock.task
+                    where task.queue_id = queue.id
+                      and task.key_number is not null
+                      and case task.status when 'in_progress' then 1 else 0 end = 0
+                    order by task.key_number, task.available_at
+                    limit queue_sizes.max
+                ) as piece
+                group by piece.key_number
+            ) as entry
+        ) as by_key
         union all
         select
             'request',
@@ -277,7 +315,10 @@ begin
                     limit queue_sizes.max
                 ) as entry
             ),
-            outstanding.oldest_ready
+            outstanding.oldest_ready,
+            0,
+            0,
+            null
         from (select request_queue.id from request_queue where request_queue.id <> '' limit queue_sizes.max) as queue
         cross join lateral (
             select
@@ -326,15 +367,16 @@ begin
     select
         coalesce(size.kind, paused.kind)::text,
         coalesce(size.id, paused.queue_id)::text,
-        coalesce(size.ready, 0),
+        least(coalesce(size.ready + size.ready_by_key, 0), queue_sizes.max),
         coalesce(size.delayed, 0),
         case when size.timed is not null then least(size.timed + size.endless, queue_sizes.max) end,
         size.overdue,
         coalesce(size.dead, 0),
-        size.oldest_ready,
+        least(size.oldest_ready, size.oldest_by_key),
         paused.paused_at,
         paused.reason,
-        size.endless
+        size.endless,
+        coalesce(size.waiting, 0)
     from size
     full join (
         select queue_pause.kind, queue_pause.queue_id, queue_pause.paused_at, queue_pause.reason
@@ -342,7 +384,7 @@ begin
         where queue_pause.resumed_at is null
     ) as paused on paused.kind = size.kind and paused.queue_id = size.id
     where paused.kind is not null
-       or size.ready + size.delayed + coalesce(size.timed + size.endless + size.overdue, 0) + size.dead > 0;
+       or size.ready + size.ready_by_key + size.delayed + coalesce(size.timed + size.endless + size.overdue + size.waiting, 0) + size.dead > 0;
 end;
 $$;
 -- +goose StatementEnd
@@ -438,6 +480,7 @@ begin
               and task.status = 'done'
               and task.status <> 'in_progress'
               and task.retries_left is distinct from 0
+              and task.key_number is null
               and task.available_at < before
             order by task.available_at
             limit enough
@@ -986,23 +1029,57 @@ select
     depth.oldest_ready,
     paused.paused_at as paused_since,
     paused.reason as paused_reason,
-    depth.endless
+    depth.endless,
+    coalesce(depth.waiting, 0)::bigint as waiting
 from (
     select
         'task'::text as kind,
         task.queue_id,
-        count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at <= now.at) as ready,
-        count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at > now.at) as delayed,
-        count(*) filter (where task.status = 'in_progress' and (task.deadline is null or task.deadline > now.at)) as running,
-        count(*) filter (where task.status = 'in_progress' and task.deadline <= now.at) as overdue,
-        count(*) filter (where task.status = 'in_progress' and task.deadline is null) as endless,
-        count(*) filter (where task.status <> 'in_progress' and task.retries_left = 0) as dead,
-        min(task.available_at) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.available_at <= now.at)
-            as oldest_ready
-    from lock.task
-    cross join (select clock_timestamp() as at offset 0) as now
-    where task.status <> 'done'
-    group by task.queue_id
+        task.ready + coalesce(by_key.ready, 0) as ready,
+        task.delayed,
+        task.running,
+        task.overdue,
+        task.endless,
+        task.dead,
+        least(task.oldest_ready, by_key.oldest_ready) as oldest_ready,
+        coalesce(by_key.waiting, 0) as waiting
+    from (
+        select
+            task.queue_id,
+            count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.key_number is null and task.available_at <= now.at) as ready,
+            count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.key_number is null and task.available_at > now.at) as delayed,
+            count(*) filter (where task.status = 'in_progress' and (task.deadline is null or task.deadline > now.at)) as running,
+            count(*) filter (where task.status = 'in_progress' and task.deadline <= now.at) as overdue,
+            count(*) filter (where task.status = 'in_progress' and task.deadline is null) as endless,
+            count(*) filter (where task.status <> 'in_progress' and task.retries_left = 0) as dead,
+            min(task.available_at) filter (
+                where task.status <> 'in_progress' and task.retries_left is distinct from 0 and task.key_number is null and task.available_at <= now.at
+            ) as oldest_ready
+        from lock.task
+        cross join (select clock_timestamp() as at offset 0) as now
+        where task.status <> 'done'
+        group by task.queue_id
+    ) as task
+    left join (
+        select
+            by_key.queue_id,
+            sum(least(by_key.due, by_key.free))::bigint as ready,
+            sum(by_key.due - least(by_key.due, by_key.free))::bigint as waiting,
+            min(by_key.oldest) filter (where by_key.free > 0) as oldest_ready
+        from (
+            select
+                task.queue_id,
+                count(*) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0) as due,
+                min(task.available_at) filter (where task.status <> 'in_progress' and task.retries_left is distinct from 0) as oldest,
+                greatest(0, coalesce(min(queue_limit.per_key), 1) - count(*) filter (where task.status = 'in_progress')) as free
+            from lock.task
+            left join lock.queue_limit on queue_limit.queue_id = task.queue_id
+            where task.key_number is not null
+              and task.status <> 'done'
+            group by task.queue_id, task.key_number
+        ) as by_key
+        group by by_key.queue_id
+    ) as by_key on by_key.queue_id = task.queue_id
     union all
     select
         'request'::text as kind,
@@ -1014,7 +1091,8 @@ from (
         null::bigint as endless,
         count(*) filter (where request.settled_at is not null) as dead,
         min(request.created_at) filter (where request.settled_at is null and (request.available_at is null or request.available_at <= now.at))
-            as oldest_ready
+            as oldest_ready,
+        0::bigint as waiting
     from (
         select request.queue_id, request.settled_at, request.available_at, request.created_at
         from lock.request
@@ -1039,8 +1117,8 @@ comment on view lock.queue_depth is
     'could have it now), delayed (not before a later time), running, overdue (in progress beyond '
     'its timeout: the next capture takes it over), dead, oldest_ready (since when the oldest of '
     'ready has been ready), paused_since and paused_reason (of lock.pause_queue), endless (those '
-    'of running that have no timeout: nobody takes them over when their worker dies). Done tasks '
-    'do not count. Dead tasks are those of lock.dead_letter. A request that a worker has counts '
+    'of running that have no timeout: nobody takes them over when their worker dies), waiting (due, '
+    'but their key has as many in progress as lock.limit_queue allows). Done tasks do not count. Dead tasks are those of lock.dead_letter. A request that a worker has counts '
     'as ready until the worker''s transaction ends, since no other session can see that. So '
     'running, overdue and endless of requests are null. dead counts the requests that ended in '
     'error within the last 24 hours. It counts row by row: it is for dashboards that ask once a '

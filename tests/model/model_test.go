@@ -140,3 +140,23 @@ func TestModelWake(t *testing.T) {
 		})
 	}
 }
+
+func TestModelKeys(t *testing.T) {
+	const two, forgotten = "two of a key in progress", "forgotten"
+	for _, c := range []struct {
+		name string
+		k    Keys
+		want []string
+	}{
+		{"the count is behind the lock, and whoever leaves a place says so", Keys{}, nil},
+		{"nobody asks for the lock", Keys{WithoutLock: true}, []string{two}},
+		{"what was seen before the lock", Keys{CountsBefore: true}, []string{two}},
+		{"the lock is given up before the commit", Keys{GivesUpEarly: true}, []string{two}},
+		{"a place is announced only where a task is seen to wait", Keys{ForgetsWakeUp: true}, []string{forgotten}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			reaches(t, c.k.Check(), c.want...)
+		})
+	}
+}

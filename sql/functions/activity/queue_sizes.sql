@@ -59,6 +59,7 @@ begin
                       and task.status in ('new', 'failed')
                       and task.status <> 'in_progress'
                       and task.retries_left is distinct from 0
+                      and task.key_number is null
                       and task.available_at <= right_now
                     limit queue_sizes.max
                 ) as entry
@@ -72,6 +73,7 @@ begin
                       and task.status in ('new', 'failed')
                       and task.status <> 'in_progress'
                       and task.retries_left is distinct from 0
+                      and task.key_number is null
                       and task.available_at > right_now
                     limit queue_sizes.max
                 ) as entry
@@ -131,12 +133,47 @@ begin
                       and task.status = wanted
                       and task.status <> 'in_progress'
                       and task.retries_left is distinct from 0
+                      and task.key_number is null
                       and task.available_at <= right_now
                     order by task.available_at
                     limit 1
                 ) as oldest
-            ) as oldest_ready
+            ) as oldest_ready,
+            by_key.ready as ready_by_key,
+            by_key.waiting,
+            by_key.oldest_ready as oldest_by_key
         from lock_internal.task_queues(queue_sizes.max) as queue (id)
+        cross join lateral (
+            select
+                coalesce(sum(least(entry.due, entry.free)), 0)::bigint as ready,
+                coalesce(sum(entry.due - least(entry.due, entry.free)), 0)::bigint as waiting,
+                min(entry.oldest) filter (where entry.free > 0) as oldest_ready
+            from (
+                select
+                    count(*) as due,
+                    min(piece.available_at) as oldest,
+                    greatest(
+                        0,
+                        coalesce((select queue_limit.per_key from lock.queue_limit where queue_limit.queue_id = queue.id), 1) - (
+                            select count(*)
+                            from lock.task
+                            where task.queue_id = queue.id
+                              and task.key_number = piece.key_number
+                              and case task.status when 'in_progress' then 1 else 0 end = 1
+                        )
+                    ) as free
+                from (
+                    select task.key_number, task.available_at
+                    from lock.task
+                    where task.queue_id = queue.id
+                      and task.key_number is not null
+                      and case task.status when 'in_progress' then 1 else 0 end = 0
+                    order by task.key_number, task.available_at
+                    limit queue_sizes.max
+                ) as piece
+                group by piece.key_number
+            ) as entry
+        ) as by_key
         union all
         select
             'request',
@@ -157,7 +194,10 @@ begin
                     limit queue_sizes.max
                 ) as entry
             ),
-            outstanding.oldest_ready
+            outstanding.oldest_ready,
+            0,
+            0,
+            null
         from (select request_queue.id from request_queue where request_queue.id <> '' limit queue_sizes.max) as queue
         cross join lateral (
             select
@@ -206,15 +246,16 @@ begin
     select
         coalesce(size.kind, paused.kind)::text,
         coalesce(size.id, paused.queue_id)::text,
-        coalesce(size.ready, 0),
+        least(coalesce(size.ready + size.ready_by_key, 0), queue_sizes.max),
         coalesce(size.delayed, 0),
         case when size.timed is not null then least(size.timed + size.endless, queue_sizes.max) end,
         size.overdue,
         coalesce(size.dead, 0),
-        size.oldest_ready,
+        least(size.oldest_ready, size.oldest_by_key),
         paused.paused_at,
         paused.reason,
-        size.endless
+        size.endless,
+        coalesce(size.waiting, 0)
     from size
     full join (
         select queue_pause.kind, queue_pause.queue_id, queue_pause.paused_at, queue_pause.reason
@@ -222,7 +263,7 @@ begin
         where queue_pause.resumed_at is null
     ) as paused on paused.kind = size.kind and paused.queue_id = size.id
     where paused.kind is not null
-       or size.ready + size.delayed + coalesce(size.timed + size.endless + size.overdue, 0) + size.dead > 0;
+       or size.ready + size.ready_by_key + size.delayed + coalesce(size.timed + size.endless + size.overdue + size.waiting, 0) + size.dead > 0;
 end;
 $$;
 

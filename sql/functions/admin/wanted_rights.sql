@@ -28,7 +28,7 @@ as $$
             pg_proc.proname = any (array['grant_to', 'grant_monitor_to', 'grant_operator_to', 'grant_tracking_to', 'revoke_from']) as owns,
             pg_proc.proname ~ '^(force_release_|drop_unused_|purge_)'
                 or pg_proc.proname = any (array['cancel_request', 'clean', 'pause_queue', 'record_action', 'resume_queue']) as operates,
-            pg_proc.proname = any (array['retry_request', 'retry_task', 'retry_tasks', 'set_status', 'set_statuses', 'vacuum']) as repairs,
+            pg_proc.proname = any (array['delete_task', 'retry_request', 'retry_task', 'retry_tasks', 'set_status', 'set_statuses', 'vacuum']) as repairs,
             pg_proc.proname = any (array[
                 'advisory_key', 'check', 'engine', 'get_task', 'help', 'key', 'list_tasks', 'queue_sizes', 'request_history', 'who'
             ]) as looks

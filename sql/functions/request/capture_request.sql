@@ -46,7 +46,6 @@ set enable_bitmapscan = off
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    isolation  text := current_setting('transaction_isolation');
     moment     constant timestamptz := clock_timestamp();
     line_at    timestamptz := timestamptz '-infinity';
     line_id    bigint := 0::bigint;
@@ -70,14 +69,7 @@ begin
     elsif pg_is_in_recovery() then
         perform lock_internal.check_primary();
     end if;
-    if lock_internal.is_yugabyte() and to_regproc('yb_get_effective_transaction_isolation_level') is not null then
-        execute format('select %s()', to_regproc('yb_get_effective_transaction_isolation_level')) into isolation;
-    end if;
-    if isolation not in ('read committed', 'read uncommitted') then
-        raise exception 'requests are captured under READ COMMITTED, and this transaction is %', upper(isolation)
-            using errcode = 'invalid_transaction_state',
-                  hint = 'Begin it with: begin isolation level read committed. On YugabyteDB enable yb_enable_read_committed_isolation.';
-    end if;
+    perform lock_internal.check_read_committed('requests');
 
     if exists (select from lock_internal.is_paused('request', capture_request.queue_id)) then
         return;

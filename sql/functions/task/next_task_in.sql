@@ -18,6 +18,7 @@ as $$
 declare
     wanted   lock.task_status;
     soonest  timestamptz;
+    per_key  integer;
 begin
     perform lock_internal.check_id(next_task_in.queue_id, 'queue_id');
     perform lock_internal.check_statuses(next_task_in.statuses);
@@ -40,10 +41,24 @@ begin
               and task.status = wanted
               and task.status <> 'in_progress'
               and task.retries_left is distinct from 0
+              and task.key_number is null
             order by task.available_at
             limit 1
         ));
     end loop;
+    if exists (
+        select
+        from lock.task
+        where task.queue_id = next_task_in.queue_id
+          and task.key_number is not null
+          and case task.status when 'in_progress' then 1 else 0 end = 0
+    ) then
+        -- Somebody has the lock of a key that has a place: the look before did not get its task.
+        per_key := coalesce((select queue_limit.per_key from lock.queue_limit where queue_limit.queue_id = next_task_in.queue_id), 1);
+        if exists (select from lock_internal.open_keys(next_task_in.queue_id, next_task_in.statuses, per_key, 0)) then
+            soonest := least(soonest, clock_timestamp());
+        end if;
+    end if;
     if soonest is not null then
         return next least(soonest - clock_timestamp(), interval '36525 days');
     end if;
@@ -51,7 +66,8 @@ end;
 $$;
 
 comment on function lock.next_task_in(text, text[]) is
-    'After how long (100 years at most) the next task of a queue becomes available or times out, '
-    'by what is stored now. Zero or less: a transaction that is still open holds a task that is '
-    'due. No row: there is none, or the queue is paused. For a worker that found nothing and '
-    'wants to know how long to sleep. Never waits. Errors: 22004 null, 22023 bad names.';
+    'After how long (100 years at most) the next task of a queue becomes available or times '
+    'out, by what is stored now. Zero or less: a transaction that is still open holds a task '
+    'that is due. No row: there is none, or the queue is paused. Tasks whose key is full do not '
+    'count. For a worker that found nothing and wants to know how long to sleep. Never waits. '
+    'Errors: 22004 null, 22023 bad names.';

@@ -49,6 +49,7 @@ begin
               and task.status = purge_tasks.status
               and task.status <> 'in_progress'
               and task.retries_left is distinct from 0
+              and task.key_number is null
               and task.available_at < before
             order by task.available_at
             limit purge_tasks.max - cardinality(chosen)

@@ -20,6 +20,7 @@ begin
     set status = 'new',
         tries = 0,
         retries_left = retry_task.retries_left,
+        key_number = lock_internal.key_number(task.queue_id, task.key),
         available_at = clock_timestamp(),
         deadline = null,
         changed_at = clock_timestamp()

@@ -28,6 +28,7 @@ begin
         set status = 'new',
             tries = 0,
             retries_left = retry_tasks.retries_left,
+            key_number = lock_internal.key_number(task.queue_id, task.key),
             available_at = clock_timestamp(),
             changed_at = clock_timestamp()
         where task.queue_id = retry_tasks.queue_id

@@ -19,6 +19,9 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
+declare
+    freed    bigint[];
+    settled  bigint;
 begin
     if set_statuses.ids is null then
         perform lock_internal.check_ids(set_statuses.ids);
@@ -30,7 +33,8 @@ begin
     if set_statuses.dead is null or set_statuses.dead and set_statuses.status <> 'failed' then
         perform lock_internal.check_dead(set_statuses.dead, set_statuses.status);
     end if;
-    return lock_internal.settle(
+    freed := lock_internal.held_keys(set_statuses.queue_id, set_statuses.ids, set_statuses.attempts);
+    settled := lock_internal.settle(
         set_statuses.ids,
         set_statuses.attempts,
         array_fill(case when set_statuses.dead then 'dead' else set_statuses.status::text end, array[cardinality(set_statuses.ids)]),
@@ -38,6 +42,10 @@ begin
         case when set_statuses.delay <> interval '0' then array_fill(set_statuses.delay, array[cardinality(set_statuses.ids)]) end,
         case when set_statuses.message <> '' then array_fill(set_statuses.message, array[cardinality(set_statuses.ids)]) end
     );
+    if freed is not null then
+        perform lock_internal.wake('lock_task', set_statuses.queue_id);
+    end if;
+    return settled;
 end;
 $$;
 

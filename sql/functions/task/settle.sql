@@ -95,6 +95,10 @@ begin
             when result.status = 'retry' then lock_internal.backoff(task.tries, settle.shortest, settle.longest)
             else interval '0'
         end) at time zone interval '0',
+        key_number = case
+            when (result.status = 'new' or result.status = 'failed' and task.retries_left is distinct from 0) and (result.delay > interval '0') is not true
+            then task.key_number
+        end,
         deadline = null,
         message = case when result.status <> 'done' then coalesce(nullif(left(result.message, 4000), ''), task.message) end,
         changed_at = clock_timestamp()

@@ -15,6 +15,14 @@
 -- available_at. A look without since finds it. That look also finds what timed out: a deadline says
 -- nothing about available_at.
 --
+-- A task with a key is not among those that the looks by status find: it waits in an index of its
+-- own, by key, from when it is due. lock_internal.choose_by_key takes from there. One that was not
+-- due when it was written stands among the others until a look meets it.
+--
+-- Whoever leaves a place in a key notifies idle workers, unless it fills the place itself. It looks
+-- at nothing that others do meanwhile. So it is a producer as lock_internal.wake means it: a task
+-- that is created at the same time is announced by its creator, and the place by us.
+--
 -- Plans are kept for a session and must be right for every size of the table: hence the settings.
 -- lock_internal.settle runs under them, too.
 create or replace function lock.settle_and_capture(
@@ -46,11 +54,19 @@ set enable_mergejoin = off
 as $$
 declare
     began      timestamptz;
-    mark       constant timestamptz := coalesce(settle_and_capture.since, '-infinity');
+    mark       timestamptz := coalesce(settle_and_capture.since, '-infinity');
+    steps      lock.task_status[];
+    more       lock.task_status[] := array[]::lock.task_status[];
+    rounds     integer := 0;
     wanted     lock.task_status;
     left_over  integer := settle_and_capture.max;
+    aside      integer := 0;
     chosen     text[];
     moved      bigint;
+    paused     boolean;
+    keyed      boolean;
+    freed      bigint[];
+    filled     bigint[];
 begin
     if settle_and_capture.shortest is distinct from '1 second' or settle_and_capture.longest is distinct from '1 hour' then
         perform lock_internal.check_interval(settle_and_capture.shortest, 'shortest', true);
@@ -64,7 +80,15 @@ begin
     if settle_and_capture.max_tries < 1 then
         perform lock_internal.check_count(settle_and_capture.max_tries, 'max_tries');
     end if;
+    -- One look for all that most queues do not have.
+    select
+        exists (select from lock_internal.is_paused('task', settle_and_capture.queue_id)),
+        exists (select from lock.task where task.queue_id = settle_and_capture.queue_id and task.key_number is not null)
+    into paused, keyed;
     if settle_and_capture.ids is distinct from '{}' then
+        if keyed then
+            freed := lock_internal.held_keys(settle_and_capture.queue_id, settle_and_capture.ids, settle_and_capture.attempts);
+        end if;
         moved := lock_internal.settle(
             settle_and_capture.ids, settle_and_capture.attempts, settle_and_capture.results, settle_and_capture.queue_id,
             settle_and_capture.delays, settle_and_capture.messages, settle_and_capture.shortest, settle_and_capture.longest,
@@ -93,6 +117,9 @@ begin
     end if;
     if settle_and_capture.max = 0 then
         perform lock_internal.check_id(settle_and_capture.queue_id, 'queue_id');
+        if freed is not null then
+            perform lock_internal.wake('lock_task', settle_and_capture.queue_id);
+        end if;
         return;
     end if;
     began := clock_timestamp();
@@ -107,7 +134,10 @@ begin
         perform lock_internal.check_id(settle_and_capture.owner, 'owner');
     end if;
 
-    if exists (select from lock_internal.is_paused('task', settle_and_capture.queue_id)) then
+    if paused then
+        if freed is not null then
+            perform lock_internal.wake('lock_task', settle_and_capture.queue_id);
+        end if;
         return;
     end if;
 
@@ -126,11 +156,20 @@ begin
             for update skip locked
         ) as held;
         if chosen is not null then
+            if keyed then
+                select freed || array_agg(task.key_number)
+                into freed
+                from lock.task
+                where task.id = any (chosen)
+                  and task.queue_id = settle_and_capture.queue_id
+                  and task.key is not null;
+            end if;
             return query
                 with buried as (
                     update lock.task
                     set status = 'failed',
                         retries_left = 0,
+                        key_number = null,
                         available_at = began,
                         deadline = null,
                         message = 'not settled within its timeout',
@@ -146,48 +185,100 @@ begin
         end if;
     end if;
 
-    foreach wanted in array ('{in_progress}' || settle_and_capture.statuses)::lock.task_status[] loop
-        -- The oldest of this status, along an index that holds nothing else.
-        if wanted <> 'in_progress' then
-            select array_agg(held.id) into chosen
-            from (
-                select task.id
-                from lock.task
-                where task.queue_id = settle_and_capture.queue_id
-                  and task.status = wanted
-                  and task.status <> 'in_progress'
-                  and task.retries_left is distinct from 0
-                  and task.available_at between mark and began
-                order by task.available_at
-                limit left_over
-                for update skip locked
-            ) as held;
+    steps := ('{in_progress}' || settle_and_capture.statuses)::lock.task_status[];
+    -- Half of the room is for tasks that wait for their key, when there are any. What they leave is
+    -- for the others. Conditions stand apart: each costs its start, even where it is not asked.
+    if keyed and mark <= began then
+        if exists (
+            select
+            from lock.task
+            where task.queue_id = settle_and_capture.queue_id
+              and task.key_number is not null
+              and case task.status when 'in_progress' then 1 else 0 end = 0
+        ) then
+            perform lock_internal.check_read_committed('tasks with a key');
+            aside := floor(settle_and_capture.max / 2.0 + random());
+            mark := '-infinity';
+            steps := steps || array[null]::lock.task_status[] || settle_and_capture.statuses::lock.task_status[];
         end if;
-        continue when chosen is null;
+    end if;
 
-        -- They are the caller's.
-        return query
-            with taken as (
-                update lock.task
-                set status = 'in_progress',
-                    attempt = task.attempt + 1,
-                    tries = task.tries + 1,
-                    retries_left = task.retries_left - 1,
-                    deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
-                    owner = settle_and_capture.owner,
-                    changed_at = began
-                where task.id = any (chosen)
-                  and task.queue_id = settle_and_capture.queue_id
-                  and task.status = wanted
-                returning task.*
-            )
-            select taken.*
-            from taken
-            order by taken.available_at;
-        get diagnostics moved = row_count;
-        left_over := left_over - moved;
-        exit when left_over = 0;
+    loop
+        foreach wanted in array steps loop
+            if wanted is null then
+                -- Those that wait for their key. Why never too many are taken stands there.
+                aside := 0;
+                select by_key.ids, filled || by_key.numbers
+                into chosen, filled
+                from lock_internal.choose_by_key(settle_and_capture.queue_id, settle_and_capture.statuses, left_over) as by_key;
+            elsif wanted <> 'in_progress' then
+                -- The oldest of this status, along an index that holds nothing else.
+                select array_agg(held.id) into chosen
+                from (
+                    select task.id
+                    from lock.task
+                    where task.queue_id = settle_and_capture.queue_id
+                      and task.status = wanted
+                      and task.status <> 'in_progress'
+                      and task.retries_left is distinct from 0
+                      and task.key_number is null
+                      and task.available_at between mark and began
+                    order by task.available_at
+                    limit greatest(left_over - aside, 0)
+                    for update skip locked
+                ) as held;
+            end if;
+            continue when chosen is null;
+
+            -- They are the caller's.
+            return query
+                with taken as (
+                    update lock.task
+                    set status = 'in_progress',
+                        attempt = task.attempt + 1,
+                        tries = task.tries + 1,
+                        retries_left = task.retries_left - 1,
+                        deadline = (lock_internal.utc(began) + task.timeout) at time zone interval '0',
+                        owner = settle_and_capture.owner,
+                        changed_at = began
+                    where task.id = any (chosen)
+                      and task.queue_id = settle_and_capture.queue_id
+                      and task.status = coalesce(wanted, task.status)
+                      and (task.key is null or task.key_number is not null)
+                    returning task.*
+                )
+                select taken.*
+                from taken
+                order by taken.available_at;
+            get diagnostics moved = row_count;
+            left_over := left_over - moved;
+            exit when left_over = 0;
+
+            -- The rest have keys, and were not due when they were written. Now they wait for
+            -- them.
+            if wanted <> 'in_progress' and moved < cardinality(chosen) then
+                perform lock_internal.check_read_committed('tasks with a key');
+                perform lock_internal.move_due(settle_and_capture.queue_id, wanted);
+                more := more || array[wanted, null];
+            end if;
+        end loop;
+        exit when left_over = 0 or cardinality(more) = 0;
+        -- What met its time in ten rounds is enough for one call.
+        rounds := rounds + 1;
+        steps := case when rounds < 10 then more else array[null]::lock.task_status[] end;
+        more := array[]::lock.task_status[];
     end loop;
+
+    -- Whoever leaves a place in a key, and does not fill it himself, says so.
+    if freed is not null then
+        perform lock_internal.wake('lock_task', settle_and_capture.queue_id)
+        where exists (
+            select
+            from unnest(freed) as place (number)
+            group by place.number
+            having count(*) > (select count(*) from unnest(filled) as taken (number) where taken.number = place.number)
+        );
+    end if;
 end;
 $$;
 

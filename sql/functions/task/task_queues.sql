@@ -22,6 +22,15 @@ begin
                 where task.queue_id > queue
                   and task.status <> 'in_progress'
                   and task.retries_left is distinct from 0
+                  and task.key_number is null
+                order by task.queue_id
+                limit 1
+            ),
+            (
+                select task.queue_id
+                from lock.task
+                where task.queue_id > queue
+                  and task.key_number is not null
                 order by task.queue_id
                 limit 1
             ),
