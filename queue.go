@@ -38,10 +38,17 @@ type CreateOptions struct {
 	At      time.Time     // before this it is not captured; a Delay comes first. Default: now.
 	Tries   int           // in place of the queue's. Default: the queue's.
 	Timeout time.Duration // in place of the queue's. Default: the queue's.
+	// Key is what the task is about, such as a customer. Of the tasks of one key no more are in
+	// progress at once than db.Queries.LimitQueue allows, over all workers: 1 without it.
+	// Default: none.
+	Key string
+	// Again makes a task that is done new, with this payload and these options. Default: false, it
+	// stays as it is.
+	Again bool
 }
 
 // Create creates a task. It returns false, and changes nothing, when the queue has had a task with
-// this id that nobody has deleted since. On a transaction the task is there when that commits, and
+// this id that nobody has deleted since, but for Again. On a transaction the task is there when that commits, and
 // workers that wait are woken then. On a pool it is there when Create returns. Create waits only
 // for a transaction that creates the same id.
 //
@@ -61,7 +68,7 @@ func (q Queue[T]) Create(ctx context.Context, conn db.DBTX, id string, payload T
 		return false, fmt.Errorf("locks: create task %.60q: %w", id, err)
 	}
 	params := db.CreateTaskParams{
-		ID: id, QueueID: q.Name, Payload: text, Delay: o.Delay, AvailableAt: o.At,
+		ID: id, QueueID: q.Name, Payload: text, Delay: o.Delay, Key: o.Key, Again: o.Again, AvailableAt: o.At,
 		RetriesLeft: clamp(cmp.Or(o.Tries, q.Tries)), Timeout: cmp.Or(o.Timeout, q.Timeout),
 	}
 	return ask(ctx, conn, "create task", id, func(q *db.Queries) (bool, error) { return q.CreateTask(ctx, params) })

@@ -77,7 +77,8 @@ select lock.create_task(
     id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default'),
     retries_left => nullif($3::integer, 0),
     timeout => nullif(coalesce(nullif($4::interval, '0'), '5 minutes'), '-1 microsecond'), payload => $5::jsonb,
-    available_at => coalesce(clock_timestamp() + nullif($6::interval, '0'), nullif($7::timestamptz, '0001-01-01 00:00:00+00'))
+    available_at => coalesce(clock_timestamp() + nullif($6::interval, '0'), nullif($7::timestamptz, '0001-01-01 00:00:00+00')),
+    key => nullif($8::text, ''), again => $9::boolean
 ) as created
 `
 
@@ -89,12 +90,15 @@ type CreateTaskParams struct {
 	Payload     json.RawMessage
 	Delay       time.Duration
 	AvailableAt time.Time
+	Key         string
+	Again       bool
 }
 
 // CreateTask adds a task to a queue; false: the queue has one of this id already, which stays as it
 // is. RetriesLeft: how many captures it may have (0: any number). Timeout: how long a capture may
 // hold it (0: 5 minutes, Forever: until it is settled). AvailableAt: zero is now. Delay, when it is
-// not 0: that long after now instead.
+// not 0: that long after now instead. Key, when it is not empty: see LimitQueue. Again makes a done
+// task of this id new.
 func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, error) {
 	row := q.db.QueryRow(ctx, createTask,
 		arg.ID,
@@ -104,6 +108,8 @@ func (q *Queries) CreateTask(ctx context.Context, arg CreateTaskParams) (bool, e
 		arg.Payload,
 		arg.Delay,
 		arg.AvailableAt,
+		arg.Key,
+		arg.Again,
 	)
 	var created bool
 	err := row.Scan(&created)
@@ -116,7 +122,7 @@ select lock.create_tasks(
     retries_left => nullif($3::integer, 0),
     timeout => nullif(coalesce(nullif($4::interval, '0'), '5 minutes'), '-1 microsecond'),
     available_at => coalesce(clock_timestamp() + nullif($5::interval, '0'), nullif($6::timestamptz, '0001-01-01 00:00:00+00')),
-    payloads => $7::jsonb[]
+    payloads => $7::jsonb[], keys => $8::text[]
 ) as created
 `
 
@@ -128,6 +134,7 @@ type CreateTasksParams struct {
 	Delay       time.Duration
 	AvailableAt time.Time
 	Payloads    []json.RawMessage
+	Keys        []string
 }
 
 // CreateTasks adds many tasks at once, available in this order, and says how many were new.
@@ -142,6 +149,7 @@ func (q *Queries) CreateTasks(ctx context.Context, arg CreateTasksParams) (int64
 		arg.Delay,
 		arg.AvailableAt,
 		arg.Payloads,
+		arg.Keys,
 	)
 	var created int64
 	err := row.Scan(&created)
@@ -186,6 +194,18 @@ func (q *Queries) DeadLetters(ctx context.Context, queueID string, max int32) ([
 		return nil, err
 	}
 	return items, nil
+}
+
+const deleteTask = `-- name: DeleteTask :one
+select lock.delete_task(id => $1::text, queue_id => coalesce(nullif($2::text, ''), 'default')) as deleted
+`
+
+// DeleteTask deletes a task; false: it is in progress, or there is none.
+func (q *Queries) DeleteTask(ctx context.Context, iD string, queueID string) (bool, error) {
+	row := q.db.QueryRow(ctx, deleteTask, iD, queueID)
+	var deleted bool
+	err := row.Scan(&deleted)
+	return deleted, err
 }
 
 const extendTask = `-- name: ExtendTask :one
@@ -241,6 +261,17 @@ func (q *Queries) GetTask(ctx context.Context, taskID string, queueID string) (T
 		&i.Message,
 	)
 	return i, err
+}
+
+const limitQueue = `-- name: LimitQueue :exec
+select lock.limit_queue(queue_id => coalesce(nullif($1::text, ''), 'default'), per_key => $2::integer)
+`
+
+// LimitQueue says how many tasks of one key may be in progress in a queue, over all workers: 1
+// without it. Call it at each deploy.
+func (q *Queries) LimitQueue(ctx context.Context, queueID string, perKey int32) error {
+	_, err := q.db.Exec(ctx, limitQueue, queueID, perKey)
+	return err
 }
 
 const listTasks = `-- name: ListTasks :many

@@ -43,6 +43,12 @@ func TestQueue(t *testing.T) {
 		if _, err := (locks.Queue[letter]{}).Create(ctx, e.pool, "default", letter{}, nil); err != nil {
 			t.Error(err)
 		}
+		create(e.pool, "keyed", true, &locks.CreateOptions{Key: "customer 42"})
+		create(e.pool, "once", true, nil)
+		_, err := db.New(e.pool).SetStatus(ctx, db.SetStatusParams{ID: "once", QueueID: "mail", Status: db.TaskDone})
+		must(t, err)
+		create(e.pool, "once", false, nil)
+		create(e.pool, "once", true, &locks.CreateOptions{Again: true, Tries: 2})
 		tx, err := e.pool.Begin(ctx)
 		must(t, err)
 		create(tx, "in a transaction", true, nil)
@@ -58,6 +64,7 @@ func TestQueue(t *testing.T) {
 		} {
 			answers(s, want, row, id, at)
 		}
+		answers(s, "keyed customer 42, once new 2", "select string_agg(concat_ws(' ', id, key, nullif(status, case when key is null then null else status end), case when key is null then retries_left end), ', ' order by id) from lock.task where id in ('keyed', 'once')")
 		answers(s, int64(0), "select count(*) from lock.task where id = 'in a transaction'")
 	})
 	t.Run("refuses what is bad, and changes nothing", func(t *testing.T) {

@@ -1,14 +1,25 @@
 -- CreateTask adds a task to a queue; false: the queue has one of this id already, which stays as it
 -- is. RetriesLeft: how many captures it may have (0: any number). Timeout: how long a capture may
 -- hold it (0: 5 minutes, Forever: until it is settled). AvailableAt: zero is now. Delay, when it is
--- not 0: that long after now instead.
+-- not 0: that long after now instead. Key, when it is not empty: see LimitQueue. Again makes a done
+-- task of this id new.
 -- name: CreateTask :one
 select lock.create_task(
     id => sqlc.arg('id')::text, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'),
     retries_left => nullif(sqlc.arg('retries_left')::integer, 0),
     timeout => nullif(coalesce(nullif(sqlc.arg('timeout')::interval, '0'), '5 minutes'), '-1 microsecond'), payload => sqlc.narg('payload')::jsonb,
-    available_at => coalesce(clock_timestamp() + nullif(sqlc.arg('delay')::interval, '0'), nullif(sqlc.arg('available_at')::timestamptz, '0001-01-01 00:00:00+00'))
+    available_at => coalesce(clock_timestamp() + nullif(sqlc.arg('delay')::interval, '0'), nullif(sqlc.arg('available_at')::timestamptz, '0001-01-01 00:00:00+00')),
+    key => nullif(sqlc.arg('key')::text, ''), again => sqlc.arg('again')::boolean
 ) as created;
+
+-- LimitQueue says how many tasks of one key may be in progress in a queue, over all workers: 1
+-- without it. Call it at each deploy.
+-- name: LimitQueue :exec
+select lock.limit_queue(queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default'), per_key => sqlc.arg('per_key')::integer);
+
+-- DeleteTask deletes a task; false: it is in progress, or there is none.
+-- name: DeleteTask :one
+select lock.delete_task(id => sqlc.arg('id')::text, queue_id => coalesce(nullif(sqlc.arg('queue_id')::text, ''), 'default')) as deleted;
 
 -- CreateTasks adds many tasks at once, available in this order, and says how many were new.
 -- Payloads: one for each id, or nil. For a million of them, COPY ids and payloads into a temporary
@@ -19,7 +30,7 @@ select lock.create_tasks(
     retries_left => nullif(sqlc.arg('retries_left')::integer, 0),
     timeout => nullif(coalesce(nullif(sqlc.arg('timeout')::interval, '0'), '5 minutes'), '-1 microsecond'),
     available_at => coalesce(clock_timestamp() + nullif(sqlc.arg('delay')::interval, '0'), nullif(sqlc.arg('available_at')::timestamptz, '0001-01-01 00:00:00+00')),
-    payloads => sqlc.narg('payloads')::jsonb[]
+    payloads => sqlc.narg('payloads')::jsonb[], keys => sqlc.narg('keys')::text[]
 ) as created;
 
 -- Capture takes at most Max tasks for the caller, from any of Statuses (new, failed, done; nil: new
