@@ -131,15 +131,21 @@ func (w *taskWorker) workDue(ctx context.Context) (results []TaskResult, err err
 		case len(tasks) == 0:
 			return results, nil
 		}
-		held, release := w.hold(tasks, asked)
-		began := time.Now()
-		became := judge(w.work(held, tasks)[0], w.end.handlers.Err() != nil)
-		became.began, became.ended = began, time.Now()
+		w.results.keep([]taskResult{{tasks[0], w.workOne(tasks, asked)}})
+	}
+}
+
+// workOne calls the handler in this goroutine, and ends what holds the task also when that panics.
+func (w *taskWorker) workOne(tasks []db.Task, asked time.Time) (became outcome) {
+	held, release := w.hold(tasks, asked)
+	began := time.Now()
+	defer func() {
 		if release() && became.err != nil {
 			became.err = errors.Join(became.err, ErrTaskLost)
 		}
-		w.results.keep([]taskResult{{tasks[0], became}})
-	}
+		became.began, became.ended = began, time.Now()
+	}()
+	return judge(w.work(held, tasks)[0], w.end.handlers.Err() != nil)
 }
 
 func (w *taskWorker) named(err error) error {

@@ -141,10 +141,14 @@ func TestQueue(t *testing.T) {
 					t.Error("nobody panicked")
 				}
 			}()
-			_, err := mail.Create(ctx, e.pool, "panics", letter{}, nil)
+			// What extends it ends, too: else it would find the connections closed.
+			_, err := mail.Create(ctx, e.pool, "panics", letter{}, &locks.CreateOptions{Timeout: 30 * time.Millisecond})
 			must(t, err)
 			mail.WorkDue(ctx, e.pool, func(context.Context, locks.Task[letter]) error { panic("stop") })
 		}()
+		eventually(t, "its time is over", func() bool {
+			return get[bool](e.sessionAs(t, e.super), "select deadline < clock_timestamp() - interval '50 ms' from lock.task where id = 'panics'")
+		})
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
 		if results, err := mail.WorkDue(ended, e.pool, func(context.Context, locks.Task[letter]) error { return nil }); !errors.Is(err, context.Canceled) || len(results) > 0 {

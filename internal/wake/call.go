@@ -133,8 +133,10 @@ func (o *Own) Call(ctx context.Context, call func(db.DBTX) error) error {
 	return err
 }
 
+var errClosed = errors.New("the last one to use these connections has left")
+
 func (o *Own) close() {
-	o.once.Do(func() {}) // Who never called has nothing to close.
+	o.once.Do(func() { o.err = errClosed }) // Who never called has nothing to close.
 	if o.own == nil {
 		return
 	}
