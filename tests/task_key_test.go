@@ -454,6 +454,8 @@ func TestTaskWorkKeys(t *testing.T) {
 	e := open(t, advisory)
 	s := e.session(t)
 	const keys, each = 8, 12
+	s.exec("select lock.create_tasks('{held 1,held 2}', keys => '{held,held}')")
+	answers(s, "held 1:1", captured+"lock.capture(1)")
 	var mu sync.Mutex
 	running, done := map[string]int{}, 0
 	opts := &locks.TaskOptions{WorkerOptions: locks.WorkerOptions{Poll: time.Hour}, Concurrency: 3, ShortestPause: time.Millisecond, LongestPause: 2 * time.Millisecond}
@@ -485,6 +487,11 @@ func TestTaskWorkKeys(t *testing.T) {
 		defer mu.Unlock()
 		return done == keys*each
 	})
+	eventually(t, "the workers sleep", func() bool {
+		return wakeIdlers(t, e, "default") == 3 && get[bool](s, "select max(query_start) < clock_timestamp() - interval '500 ms' from pg_stat_activity "+
+			"where datname = current_database() and usename = current_user and pid <> pg_backend_pid()")
+	})
+	answers(s, true, "select lock.set_status('held 1', 'done', 1)")
 	eventually(t, "all are settled", func() bool {
 		var open bool
 		must(t, e.admin.QueryRow(ctx, "select exists (select from lock.task where status <> 'done')").Scan(&open))
