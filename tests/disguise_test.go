@@ -86,6 +86,14 @@ func writeOutside(database string) error {
 	return err
 }
 
+// writeInside takes that back, for a test that looks at the setting or at the catalogue.
+func (e *env) writeInside(t *testing.T) {
+	t.Helper()
+	if target.disguised {
+		admin(t, e, "drop trigger write_outside on lock.locked_keys")
+	}
+}
+
 // eachServer runs fn against PostgreSQL and against what its clients take for YugabyteDB.
 func eachServer(t *testing.T, fn func(t *testing.T, e *env, yugabyte bool)) {
 	t.Helper()

@@ -258,6 +258,7 @@ func TestKeyBehindPgbouncer(t *testing.T) {
 // name that the waiter showed may stay on any.
 func TestKeyNamesBehindPgbouncer(t *testing.T) {
 	t.Parallel()
+	onlyPostgreSQL(t, "only the advisory engine shows names in application_name")
 	e := open(t, advisory)
 	pooled := startPgbouncer(t, e.url, "default_pool_size = 4", "server_round_robin = 1")
 	connect := func(name string) (conn *pgx.Conn) {

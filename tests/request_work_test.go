@@ -512,6 +512,10 @@ func TestRequestWorkOutcomes(t *testing.T) {
 		grant insert, select on effect, child to locks_app`)
 	must(t, err)
 	s := e.session(t)
+	committing := `commit error 1 the closure ended the transaction itself: commit: ERROR: insert or update on table "request_batch" violates foreign key constraint "settle_request_before_commit" (SQLSTATE 23503)`
+	if target.yugabyte { // it has no such key, and such a commit is one
+		committing = "commit in-progress 1 -"
+	}
 	for _, entity := range []string{"good", "bad", "panic", "lost", "deferred", "sql", "nul", "twice", "hopeless",
 		"rollback", "commit", "role", "savepoint", "settled", "undone", "ended", "habit", "rows", "forgotten rows", "deadline", "conflict", "joined"} {
 		s.exec("select lock.enqueue('update', $1)", entity)
@@ -635,7 +639,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 			t.Fatalf("WorkRequests: %v", err)
 		default:
 		}
-		return get[int64](super, "select count(*) from lock.request where settled_at is null") == 0
+		return get[int64](super, "select count(*) from lock.request where settled_at is null and not (entity_id = 'commit' and request_status = 'in-progress' and lock_internal.is_yugabyte())") == 0
 	})
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
@@ -646,7 +650,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 		"sql error 1 a statement failed, and the handler did not return its error: return it, or use a savepoint (tx.Begin)",
 		"nul error 1 ab\uFFFD", "twice complete 3 -", "hopeless error 4 wrapped: retry in 1ms: never",
 		"rollback error 1 the closure ended the transaction itself",
-		`commit error 1 the closure ended the transaction itself: commit: ERROR: insert or update on table "request_batch" violates foreign key constraint "settle_request_before_commit" (SQLSTATE 23503)`,
+		committing,
 		"role error 1 ERROR: permission denied for function settle_request (SQLSTATE 42501)",
 		"savepoint error 1 the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker", "settled error 1 the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker",
 		"undone error 1 this transaction is not ended by the closure: return nil to commit, or an error to roll back",
@@ -663,7 +667,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	if n := stacks.Load(); n != 1 {
 		t.Errorf("%d times a stack of the panic", n)
 	}
-	answers(super, "conflict good habit lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect")
+	answers(super, "conflict good habit lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect where entity_id <> 'commit' or not lock_internal.is_yugabyte()")
 }
 
 func TestRequestWorkLife(t *testing.T) {
