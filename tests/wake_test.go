@@ -397,24 +397,26 @@ func TestWakeRounds(t *testing.T) {
 	}
 }
 
+// notified says whether the listener has heard of anything that was committed.
+func notified(t *testing.T, listener *session) bool {
+	t.Helper()
+	// What was committed before this notification has arrived before it.
+	listener.exec("select pg_notify('lock_task', 'mark')")
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	found := false
+	for {
+		note, err := listener.conn.WaitForNotification(waiting)
+		must(t, err)
+		if note.Payload == "mark" {
+			return found
+		}
+		found = true
+	}
+}
+
 func TestWakeProtocol(t *testing.T) {
 	t.Parallel()
-	notified := func(t *testing.T, listener *session) bool {
-		t.Helper()
-		// What was committed before this notification has arrived before it.
-		listener.exec("select pg_notify('lock_task', 'mark')")
-		waiting, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		found := false
-		for {
-			note, err := listener.conn.WaitForNotification(waiting)
-			must(t, err)
-			if note.Payload == "mark" {
-				return found
-			}
-			found = true
-		}
-	}
 	start := func(t *testing.T) (e *env, producer, worker *session) {
 		e, _ = wakeEnv(t)
 		producer, worker = e.sessionAs(t, e.owner), e.session(t)
