@@ -209,7 +209,8 @@ func (w *requestWorker) next(context.Context) (due time.Duration, err error) {
 }
 
 // step captures, handles and settles one batch in one transaction, in two round trips beside the
-// handler's own (six on YugabyteDB: see pipeline). It tells of the batch when the connection is the pool's again.
+// handler's own (six on YugabyteDB: see pipeline). It tells of the batch when the connection is the
+// pool's again.
 func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	c, err := w.capture(ctx)
 	if err != nil {

@@ -624,6 +624,7 @@ func TestWakeProtocol(t *testing.T) {
 	})
 	t.Run("no note can be left for a transaction to come", func(t *testing.T) {
 		t.Parallel()
+		onlyPostgreSQL(t, allAreTold)
 		_, producer, worker := start(t)
 		worker.exec(idle)
 		hits := 0

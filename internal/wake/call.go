@@ -134,7 +134,7 @@ func (o *Own) Call(ctx context.Context, call func(db.DBTX) error) error {
 }
 
 func (o *Own) close() {
-	o.once.Do(func() {}) // Who never called has nothing to close.
+	o.once.Do(func() { o.err = errors.New("the connection's users have ended") }) // Nobody called.
 	if o.own == nil {
 		return
 	}
