@@ -94,6 +94,13 @@ test-container: tools ## run the tests on PostgreSQL in a container (LOCKS_TEST_
 test-yugabyte: tools ## run the tests on YugabyteDB: LOCKS_TEST_YUGABYTE_URL, or a container with and without flags (LOCKS_TEST_YUGABYTE_IMAGE)
 	$(TARGETS) -only yugabyte,yugabyte-plain
 
+# Tests that ask no server: they are the same in disguise.
+NO_SERVER := ^Test(Docs(Go|LeadWithBounds|Text|Catalogue|Comments)|EveryFunctionHasAnExample|ExamplesHoldWhatTheyLock|PoolerDirect|OldClientIsTheNewestRelease)$$
+
+.PHONY: test-disguised
+test-disguised: tools ## run the tests on PostgreSQL that calls itself YugabyteDB, so that every branch for it runs (SKIP=... for fewer tests)
+	cd tests && go run ./cmd/targets -bin $(BIN) -only disguised -must -- -skip '$(NO_SERVER)$(if $(SKIP),|$(SKIP))'
+
 .PHONY: bench
 bench: ## measure beside what people would use instead: make bench (ROUNDS=, DURATION=, ROWS=, GROWTH=, STEADY=, AGAIN=1, FORCE=1: see docs/development.md)
 	cd bench && go run . $(foreach option,ROUNDS DURATION ROWS GROWTH STEADY RATE OUT,$(if $($(option)),-$(shell echo $(option) | tr A-Z a-z) '$($(option))')) $(if $(AGAIN),-again) $(if $(FORCE),-force)

@@ -37,7 +37,8 @@ type Key interface {
 // db.New(tx).
 //
 // Cost: two round trips. Begin and lock travel together, in the connection's query exec mode. Where
-// that prepares statements, the first call on a connection takes one more.
+// that prepares statements, the first call on a connection takes one more. On YugabyteDB it is
+// three: there begin travels alone.
 //
 // Retries: when the database asks for one (see IsRetryable), the transaction is rolled back and the
 // whole of fn runs again. That happens up to 10 times with growing, random pauses. So fn must keep
@@ -138,16 +139,15 @@ func hold(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, try b
 		}
 		defer conn.Release()
 		held = true
-		batch := &pgx.Batch{}
-		batch.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-		locking := batch.Queue(sql, args...)
+		var answer any
 		if try {
-			locking.QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
+			answer = &held
 		}
-		results := conn.SendBatch(ctx, batch)
-		tx := results.Tx()
+		opening := &pipeline{Conn: conn.Conn(), begins: true}
+		err = opening.close(ctx, opening.QueryRow(ctx, sql, args...).Scan(answer))
+		tx := opening.tx
 		defer tx.Rollback(ctx) // Behind a commit it does nothing.
-		if err := results.Close(); err != nil || !held {
+		if err != nil || !held {
 			return err
 		}
 		if err := fn(givenTx{tx}); err != nil {

@@ -209,7 +209,8 @@ func (w *requestWorker) next(context.Context) (due time.Duration, err error) {
 }
 
 // step captures, handles and settles one batch in one transaction, in two round trips beside the
-// handler's own. It tells of the batch when the connection is the pool's again.
+// handler's own (six on YugabyteDB: see pipeline). It tells of the batch when the connection is the
+// pool's again.
 func (w *requestWorker) step(ctx context.Context) (found bool, err error) {
 	c, err := w.capture(ctx)
 	if err != nil {
@@ -346,9 +347,9 @@ func (w *requestWorker) begin(ctx context.Context, after int64, most int) (c *re
 	c.batch, err = db.New(opening).CaptureRequest(calling, db.CaptureRequestParams{
 		ProcessID: c.process, After: after, QueueID: w.queueID, Max: clamp(most),
 	})
-	err = cmp.Or(err, opening.results.Close())
+	err = opening.close(calling, err)
 	c.took = time.Since(asked)
-	c.tx = opening.results.Tx()
+	c.tx = opening.tx
 	if err != nil {
 		w.leave(c)
 		return nil, err
@@ -488,51 +489,17 @@ func (w *requestWorker) trySettle(c *requestCapture, o *outcome) error {
 	// What is deferred is checked while there is still a savepoint to go back to.
 	closing := &pipeline{Conn: c.conn.Conn(), then: []string{"set constraints all immediate", "commit"}}
 	_, err := db.New(closing).SettleRequest(calling, params)
-	closed := closing.results.Close()
+	closed := closing.close(calling, err)
 	// It would settle another number than it expects.
 	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "55000" {
 		return errTaken
 	}
-	return unanswered(cmp.Or(err, closed))
+	return unanswered(closed)
 }
 
 // errTaken is for a handler that settles or deletes requests of its batch, or begins another
 // transaction.
 var errTaken = errors.New("the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker")
-
-// A pipeline is a connection that sends what stands around a query together with it, in the
-// connection's query exec mode.
-type pipeline struct {
-	*pgx.Conn
-	begins  bool     // a transaction, before the query
-	then    []string // is sent after the query
-	results pgx.BatchResults
-}
-
-func (p *pipeline) send(ctx context.Context, sql string, args []any) {
-	batch := &pgx.Batch{}
-	if p.begins {
-		batch.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	}
-	batch.Queue(sql, args...)
-	for _, sql := range p.then {
-		batch.Queue(sql)
-	}
-	p.results = p.Conn.SendBatch(ctx, batch)
-	if p.begins {
-		p.results.Exec()
-	}
-}
-
-func (p *pipeline) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	p.send(ctx, sql, args)
-	return p.results.Query()
-}
-
-func (p *pipeline) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	p.send(ctx, sql, args)
-	return p.results.QueryRow()
-}
 
 func (w *requestWorker) exhausted(batch []db.Request) bool {
 	for _, request := range batch {

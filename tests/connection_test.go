@@ -507,3 +507,13 @@ func TestConnectionRefused(t *testing.T) {
 	answers(s, true, "select lock.release_lease('a', $1)", token)
 	eventually(t, "the lease is granted", func() bool { return led.Load() == 1 })
 }
+
+// A heartbeat may be in the middle of a beat when the last user of the connections leaves, who never used them.
+func TestConnectionOwnAfterItsEnd(t *testing.T) {
+	t.Parallel()
+	own, leave := wake.UseOwn(open(t, engines()[0]).pool)
+	leave()
+	if err := own.Call(ctx, func(db.DBTX) error { return nil }); err == nil {
+		t.Error("a call behind the end")
+	}
+}

@@ -49,6 +49,8 @@ var target struct {
 	migrations string
 	// yugabyte: one engine, no clones, and what asks for PostgreSQL's insides is skipped by onlyPostgreSQL.
 	yugabyte bool
+	// disguised: it is PostgreSQL that calls itself YugabyteDB (disguise).
+	disguised bool
 	// pooler is the address of a pgbouncer, or "".
 	pooler string
 }
@@ -67,7 +69,7 @@ func run(m *testing.M) int {
 		name = "local"
 	}
 	switch name {
-	case "local", "pgbouncer":
+	case "local", "pgbouncer", "disguised":
 		s, err := server.Start(ctx, server.Options{Settings: strings.Fields(os.Getenv("LOCKS_TEST_SETTINGS"))})
 		if err != nil {
 			return refuse(name, err)
@@ -97,7 +99,12 @@ func run(m *testing.M) int {
 			target.url = url
 		}
 	default:
-		return refuse(name, errors.New("LOCKS_TEST_TARGET must be local, pgbouncer, url, container, yugabyte or yugabyte-plain"))
+		return refuse(name, errors.New("LOCKS_TEST_TARGET must be local, pgbouncer, disguised, url, container, yugabyte or yugabyte-plain"))
+	}
+	if target.disguised = name == "disguised"; target.disguised {
+		if err := disguise(); err != nil {
+			return refuse(name, err)
+		}
 	}
 	if err := prepare(); err != nil {
 		return refuse(name, err)
@@ -137,7 +144,7 @@ func prepare() error {
 			return err
 		}
 	}
-	if target.yugabyte {
+	if target.yugabyte && !target.disguised {
 		return nil // it makes no clones: each test migrates its own database
 	}
 	if target.migrations, err = server.Digest(locks.Migrations()); err != nil {
@@ -149,7 +156,10 @@ func prepare() error {
 			if err := create(conn, scratch, "template0", engine); err != nil {
 				return err
 			}
-			return fill(scratch)
+			if err := fill(scratch); err != nil || !target.disguised {
+				return err
+			}
+			return writeOutside(scratch)
 		})
 		if err != nil {
 			return err
@@ -195,7 +205,7 @@ func newDatabase() string { return fmt.Sprintf("locks_test_%d_%d", os.Getpid(), 
 
 // create makes a database for the owner whose next first migration chooses engine.
 func create(conn *pgx.Conn, name, template, engine string) error {
-	if target.yugabyte { // there is one engine, and the one template that it takes is the default
+	if target.yugabyte && !target.disguised { // there is one engine, and the one template that it takes is the default
 		_, err := conn.Exec(ctx, "create database "+name+" owner locks_owner")
 		return err
 	}
@@ -295,6 +305,8 @@ func openFrom(t testing.TB, engine, from string) *env {
 	t.Helper()
 	if target.yugabyte {
 		engine = row
+	}
+	if target.yugabyte && !target.disguised {
 		ddl.Lock() // DDL of several databases at once runs into catalogue version mismatches
 		defer ddl.Unlock()
 	}
@@ -303,7 +315,7 @@ func openFrom(t testing.TB, engine, from string) *env {
 	must(t, err)
 	defer conn.Close(ctx)
 	must(t, create(conn, name, from, engine))
-	if target.yugabyte && from == template(engine) {
+	if target.yugabyte && !target.disguised && from == template(engine) {
 		must(t, again(func() error { return fill(name) }))
 	}
 	e := &env{
@@ -338,7 +350,7 @@ func openFrom(t testing.TB, engine, from string) *env {
 }
 
 func dropDatabase(name string) string {
-	if target.yugabyte {
+	if target.yugabyte && !target.disguised {
 		return "drop database " + name
 	}
 	return "drop database " + name + " with (force)"
@@ -480,7 +492,7 @@ func (e *env) waiting(t *testing.T, pid uint32) bool {
 	if pid >= behindPooler {
 		who = fmt.Sprintf("split_part(application_name, ' waits for ', 1) = 'session %d'", pid)
 	}
-	if target.yugabyte {
+	if target.yugabyte && !target.disguised {
 		condition = "state = 'active' and clock_timestamp() - query_start > '500 ms'"
 	}
 	var waiting bool

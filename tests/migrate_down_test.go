@@ -158,6 +158,7 @@ func TestMigrateDownKeepsNobodyWaiting(t *testing.T) {
 func TestMigrateDownKeepsGrants(t *testing.T) {
 	t.Parallel()
 	e := open(t, advisory)
+	e.writeInside(t)
 	super, owner := e.sessionAs(t, e.super), e.sessionAs(t, e.owner)
 	for _, role := range []string{`locks odd, "down" {role}`, "locks_down_gone", "locks_down_revoked"} {
 		super.exec("do $$ begin execute format('create role %I login', '" + role + "'); exception when duplicate_object then null; end $$")

@@ -281,6 +281,18 @@ func TestCollector(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a monitor may ask it all", func(t *testing.T) {
+		t.Parallel()
+		eachEngine(t, func(t *testing.T, e *env) {
+			role := "monitor_" + e.pool.Config().ConnConfig.Database
+			admin(t, e, "create role "+role+" login")
+			admin(t, e, "select lock.grant_monitor_to('"+role+"')")
+			t.Cleanup(func() { admin(t, e, "drop owned by "+role+"; drop role "+role) })
+			if _, wrong := c.scrape(e.sessionAs(t, as(target.url, role, e.pool.Config().ConnConfig.Database))); len(wrong) > 0 {
+				t.Error(strings.Join(wrong, "\n"))
+			}
+		})
+	})
 	t.Run("the checker catches mistakes", func(t *testing.T) {
 		t.Parallel()
 		s := open(t, engines()[0]).session(t)

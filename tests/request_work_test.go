@@ -426,9 +426,17 @@ func TestRequestWorkServerCrash(t *testing.T) {
 }
 
 // TestRequestWorkRoundTrips counts what a batch costs beside the handler's own: begin travels with the capture, commit with what settles.
+// On YugabyteDB each of the six statements is a message of its own.
 func TestRequestWorkRoundTrips(t *testing.T) {
 	t.Parallel()
-	e := open(t, advisory)
+	eachServer(t, requestRoundTrips)
+}
+
+func requestRoundTrips(t *testing.T, e *env, yugabyte bool) {
+	want := int64(8)
+	if yugabyte {
+		want = 24
+	}
 	for _, mode := range []string{"cache_statement", "cache_describe", "exec", "simple_protocol"} {
 		config, err := pgxpool.ParseConfig(e.url + "&default_query_exec_mode=" + mode)
 		must(t, err)
@@ -458,8 +466,8 @@ func TestRequestWorkRoundTrips(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", mode, err)
 		}
-		if of4, of4more := turns[5]-turns[1], turns[9]-turns[5]; of4 != 8 || of4more != 12 {
-			t.Errorf("%s: %d round trips for 4 batches, want 8; %d with a query of the handler's, want 12", mode, of4, of4more)
+		if of4, of4more := turns[5]-turns[1], turns[9]-turns[5]; of4 != want || of4more != want+4 {
+			t.Errorf("%s: %d round trips for 4 batches, want %d; %d with a query of the handler's, want %d", mode, of4, want, of4more, want+4)
 		}
 	}
 }
@@ -504,6 +512,10 @@ func TestRequestWorkOutcomes(t *testing.T) {
 		grant insert, select on effect, child to locks_app`)
 	must(t, err)
 	s := e.session(t)
+	committing := `commit error 1 the closure ended the transaction itself: commit: ERROR: insert or update on table "request_batch" violates foreign key constraint "settle_request_before_commit" (SQLSTATE 23503)`
+	if target.yugabyte { // it has no such key, and such a commit is one
+		committing = "commit in-progress 1 -"
+	}
 	for _, entity := range []string{"good", "bad", "panic", "lost", "deferred", "sql", "nul", "twice", "hopeless",
 		"rollback", "commit", "role", "savepoint", "settled", "undone", "ended", "habit", "rows", "forgotten rows", "deadline", "conflict", "joined"} {
 		s.exec("select lock.enqueue('update', $1)", entity)
@@ -627,7 +639,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 			t.Fatalf("WorkRequests: %v", err)
 		default:
 		}
-		return get[int64](super, "select count(*) from lock.request where settled_at is null") == 0
+		return get[int64](super, "select count(*) from lock.request where settled_at is null and not (entity_id = 'commit' and request_status = 'in-progress' and lock_internal.is_yugabyte())") == 0
 	})
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
@@ -638,7 +650,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 		"sql error 1 a statement failed, and the handler did not return its error: return it, or use a savepoint (tx.Begin)",
 		"nul error 1 ab\uFFFD", "twice complete 3 -", "hopeless error 4 wrapped: retry in 1ms: never",
 		"rollback error 1 the closure ended the transaction itself",
-		`commit error 1 the closure ended the transaction itself: commit: ERROR: insert or update on table "request_batch" violates foreign key constraint "settle_request_before_commit" (SQLSTATE 23503)`,
+		committing,
 		"role error 1 ERROR: permission denied for function settle_request (SQLSTATE 42501)",
 		"savepoint error 1 the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker", "settled error 1 the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker",
 		"undone error 1 this transaction is not ended by the closure: return nil to commit, or an error to roll back",
@@ -655,7 +667,7 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	if n := stacks.Load(); n != 1 {
 		t.Errorf("%d times a stack of the panic", n)
 	}
-	answers(super, "conflict good habit lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect")
+	answers(super, "conflict good habit lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect where entity_id <> 'commit' or not lock_internal.is_yugabyte()")
 }
 
 func TestRequestWorkLife(t *testing.T) {

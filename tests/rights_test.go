@@ -93,7 +93,7 @@ func TestRights(t *testing.T) {
 		owner.exec(`select lock.grant_to('locks odd "role')`)
 		odd.exec("select lock.exclusive(1)")
 		odd.fails("42501", "select lock.grant_to('locks_app')")
-		odd.exec("table lock.locked_keys")
+		odd.exec("table lock.activity")
 		odd.fails("42501", "table lock.lease_floor")
 		owner.exec(`select lock.revoke_from('locks odd "role')`)
 		odd.fails("42501", "select lock.exclusive(1)")

@@ -103,6 +103,9 @@ func TestWorkers(t *testing.T) {
 	}
 	idle := func(t *testing.T, e *env, n int) {
 		t.Helper()
+		if target.yugabyte {
+			return // Nobody is listed there, and everybody is told.
+		}
 		within(t, perseverance, "the workers idle", func() bool {
 			var idle int
 			must(t, e.admin.QueryRow(ctx, "select count(*) from lock.idle_worker where until > clock_timestamp() and (horizon is not null or listed_by is null)").Scan(&idle))

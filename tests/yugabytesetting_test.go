@@ -47,6 +47,7 @@ func openYB(t *testing.T) *env {
 	conn, err := pgx.Connect(ctx, e.super)
 	must(t, err)
 	defer conn.Close(ctx)
+	e.writeInside(t)
 	_, err = conn.Exec(ctx, "do $$ begin execute format('alter database %I set session_preload_libraries = %L', current_database(), '"+library+"'); end $$")
 	must(t, err)
 	return e
@@ -121,6 +122,38 @@ func TestKeyYugabyteBranch(t *testing.T) {
 		s.exec("commit")
 		outside(t, 2, "true false")
 	})
+}
+
+// Producers notify there when the server delivers that, and ask for no id of their transaction, which nothing would ever freeze.
+func TestWakeYugabyteBranch(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"", "off", "on"} {
+		t.Run("yb_enable_listen_notify "+setting, func(t *testing.T) {
+			t.Parallel()
+			e := (*env)(nil)
+			if setting != "" {
+				e = openYB(t)
+			} else if onlyPostgreSQL(t, "it has the setting"); true {
+				e = open(t, row)
+			}
+			if !target.yugabyte {
+				mutate(t, e, "is_yugabyte", "version() like '%-YB-%'", "true")
+			}
+			listener, producer := e.session(t), e.sessionAs(t, e.super)
+			if setting != "" {
+				producer.exec("set yb_enable_listen_notify = " + setting)
+			}
+			listener.exec("listen lock_task")
+			producer.exec("begin")
+			producer.exec("select lock_internal.wake('lock_task', 'q')")
+			answers(producer, true, "select pg_current_xact_id_if_assigned() is null")
+			producer.exec("commit")
+			producer.exec("select lock.create_task('a', 'q')")
+			if got := notified(t, listener); got != (setting == "on") {
+				t.Errorf("notified: %v", got)
+			}
+		})
+	}
 }
 
 func TestKeyYugabyteBranchUnderTheHammer(t *testing.T) {

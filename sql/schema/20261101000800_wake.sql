@@ -109,7 +109,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    line  lock.idle_worker;
+    line  record;
 begin
     perform lock_internal.check_primary();
     if lock_internal.is_yugabyte() then
@@ -350,6 +350,7 @@ $$;
 --
 -- A query that has it in its from clause takes it in as a part of its own plan: so it has no
 -- settings, and is nothing but a query. Lines count until they ended before the statement began.
+-- YugabyteDB before 2025.2.3 does not know the setting, and ignores notifications.
 create or replace function lock_internal.must_notify(
     channel   text,
     queue_id  text
@@ -360,7 +361,7 @@ stable
 as $$
     select true
     where case
-        when lock_internal.is_yugabyte() then current_setting('yb_enable_listen_notify', true) is distinct from 'off'
+        when lock_internal.is_yugabyte() then current_setting('yb_enable_listen_notify', true) = 'on'
         when current_setting('transaction_isolation') <> 'read committed' then true
         else exists (
             select
@@ -518,10 +519,10 @@ comment on function lock.record_action(text, text, text, jsonb) is
 -- committed, and notifies.
 --
 -- The notification is always sent where a snapshot can be older than the statement (not READ
--- COMMITTED). So it is where ids mean nothing to other nodes (YugabyteDB). One look per transaction
--- and queue is enough. A setting notes it. A rollback to a savepoint takes back the setting
--- together with the notification. The note names the transaction by id and start, so nobody can
--- leave one for another.
+-- COMMITTED). So it is on YugabyteDB, where ids mean nothing to other nodes, and where nothing
+-- freezes them: nobody asks for one there. One look per transaction and queue is enough. A setting
+-- notes it. A rollback to a savepoint takes back the setting together with the notification. The
+-- note names the transaction by id and start, so nobody can leave one for another.
 create or replace function lock_internal.wake(
     channel   text,
     queue_id  text
@@ -533,14 +534,17 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    note  constant text := concat_ws(' ', pg_current_xact_id(), extract(epoch from transaction_timestamp()), wake.channel, wake.queue_id);
+    note  text;
 begin
-    if current_setting('lock.woken', true) = note then
-        return;
+    if not lock_internal.is_yugabyte() then
+        note := concat_ws(' ', pg_current_xact_id(), extract(epoch from transaction_timestamp()), wake.channel, wake.queue_id);
+        if current_setting('lock.woken', true) = note then
+            return;
+        end if;
+        perform set_config('lock.woken', note, true);
     end if;
     perform pg_notify(wake.channel, wake.queue_id)
     from lock_internal.must_notify(wake.channel, wake.queue_id);
-    perform set_config('lock.woken', note, true);
 end;
 $$;
 -- +goose StatementEnd

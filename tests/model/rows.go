@@ -515,6 +515,10 @@ func (r Rows) steps(w rowsWorld, i int, visit func(step string, to rowsWorld)) {
 			to("skips what is locked", func(w *rowsWorld, p *process) { absent(p) })
 			return
 		}
+		if p.stale[p.key] && p.changes[p.key] == nothing && (p.op.try() || p.op == vacuum) && !r.PostgreSQL && p.level != Serializable {
+			// Their isolation specs skip such a row, their documentation starts again. So both.
+			to("skips what was changed since", func(w *rowsWorld, p *process) { absent(p) })
+		}
 		to("takes", func(w *rowsWorld, p *process) {
 			if p.stale[p.key] && p.changes[p.key] == nothing {
 				if !r.PostgreSQL || p.level != ReadCommitted {

@@ -53,6 +53,8 @@ var Rules = map[string]string{
 	"unguarded setting":   "a yb_ setting fails on PostgreSQL: set_config behind current_setting(..., true)",
 	"unguarded notify":    "pg_notify raises 0A000 while yb_enable_listen_notify is off, and notify always can: ask current_setting first",
 	"blocking pids":       "pg_blocking_pids does not see row locks there: read ybdetails as well, or ask lock_internal.is_advisory()",
+	"transaction id":      "ids of transactions are of one node there, and nothing freezes them: ask lock_internal.is_yugabyte() first",
+	"hashed comparison":   "a comparison of rows that begins with a hashed column uses no index: compare that column by =",
 	"skip locked join":    "skip locked on two tables fails: name the one with of",
 	"not idempotent":      "DDL does not roll back there, so a migration that died must bear being run again",
 }
@@ -62,7 +64,7 @@ type File struct{ Path, Text string }
 
 // Check reads the files in order; later ones see the columns of the tables that earlier ones made.
 func Check(files []File) []Finding {
-	c := &checker{tables: map[string]map[string]string{}, composite: map[string]bool{}}
+	c := &checker{tables: map[string]map[string]string{}, composite: map[string]bool{}, hashed: map[string]bool{}}
 	for _, f := range files {
 		c.path, c.line = f.Path, 1
 		c.script(f.Text, true)
@@ -76,6 +78,7 @@ type checker struct {
 	findings  []Finding
 	tables    map[string]map[string]string // table, column, type
 	composite map[string]bool
+	hashed    map[string]bool // columns, of whatever table, that a key begins with, without asc or desc
 	body      string          // the text of the function around
 	aside     map[string]bool // types that a block before has moved out of the way of their creation
 }
@@ -254,6 +257,15 @@ func (c *checker) node(node any, statement string) {
 		c.refuse("unguarded notify", "listen %s", n.Conditionname)
 	case *pg_query.FuncCall:
 		c.call(n)
+	case *pg_query.A_Expr:
+		left, op := n.Lexpr.GetRowExpr(), names(n.Name)
+		if left == nil || n.Rexpr.GetRowExpr() == nil || !strings.ContainsAny(op, "<>") || op == "<>" {
+			break
+		}
+		fields := left.Args[0].GetColumnRef().GetFields()
+		if len(fields) > 0 && c.hashed[fields[len(fields)-1].GetString_().GetSval()] {
+			c.refuse("hashed comparison", "(%s, ...) %s", fields[len(fields)-1].GetString_().GetSval(), op)
+		}
 	case *pg_query.SelectStmt:
 		c.skipLocked(n)
 	}
@@ -295,9 +307,11 @@ func (c *checker) createTable(n *pg_query.CreateStmt) {
 			for _, constraint := range column.Constraints {
 				if isKey(constraint.GetConstraint().Contype) {
 					keys = append(keys, column.Colname)
+					c.hashed[column.Colname] = true
 				}
 			}
 		} else if constraint := element.GetConstraint(); constraint != nil && isKey(constraint.Contype) {
+			c.hashed[constraint.Keys[0].GetString_().Sval] = true
 			for _, key := range constraint.Keys {
 				keys = append(keys, key.GetString_().Sval)
 			}
@@ -365,6 +379,9 @@ func (c *checker) index(n *pg_query.IndexStmt) {
 			slices.Contains([]string{"timestamptz", "timestamp", "date"}, c.tables[n.Relation.Relname][element.Name]) {
 			c.refuse("range index", "index %s starts with %s, without asc or desc", n.Idxname, element.Name)
 		}
+		if i == 0 && element.Ordering == pg_query.SortByDir_SORTBY_DEFAULT {
+			c.hashed[element.Name] = true
+		}
 		kind := c.tables[n.Relation.Relname][element.Name]
 		if cast := element.Expr.GetTypeCast(); cast != nil {
 			kind = typeName(cast.TypeName)
@@ -408,6 +425,10 @@ func (c *checker) call(n *pg_query.FuncCall) {
 	case "pg_notify":
 		if !strings.Contains(c.body, "yb_enable_listen_notify") && !strings.Contains(c.body, "from lock_internal.must_notify(") {
 			c.refuse("unguarded notify", "pg_notify")
+		}
+	case "pg_current_xact_id", "txid_current":
+		if !strings.Contains(c.body, "lock_internal.is_yugabyte()") {
+			c.refuse("transaction id", "%s", name)
 		}
 	case "set_config":
 		if len(n.Args) == 0 {

@@ -98,6 +98,8 @@ func TestLintYugabyteRules(t *testing.T) {
 		"unguarded setting":   {"set local yb_disable_transactional_writes = on", function("perform set_config('yb_disable_transactional_writes', 'on', true);")},
 		"unguarded notify":    {"notify x", function("perform pg_notify('x', '');"), "listen x"},
 		"blocking pids":       {"select pg_blocking_pids(1)", function("if exists (select from unnest(pg_blocking_pids(1))) then null; end if;")},
+		"transaction id":      {"select txid_current()", function("perform pg_current_xact_id();")},
+		"hashed comparison":   {"create table if not exists t (a int, b int, c int, primary key (a, b)); select from t where (a, b) > (1, 2)", "create index if not exists i on t (a, b); select from t where c = 1 and (t.a, b) <= (1, 2)"},
 		"skip locked join":    {"select from a join b using (c) for update skip locked", function("perform from a, b for share skip locked;")},
 		"not idempotent":      {"create table t (a int)", "create index i on t (a)", "create view v as select 1", "drop table t", "insert into t values (1)", "create type e as enum ('a')", "alter table t add column a int", "alter table t add constraint c check (true)", "create schema s", "create function f() returns void language sql as ''", "create trigger x after insert on t for each row execute function f()", "alter table t rename to u", "alter type e add value 'x'"},
 	}

@@ -6,7 +6,7 @@
 PG_MODULE_MAGIC;
 
 static bool disable_transactional_writes = false;
-static bool enable_listen_notify = false;
+static bool enable_listen_notify = true;
 static bool enable_read_committed_isolation = false;
 
 void _PG_init(void);
@@ -17,7 +17,10 @@ _PG_init(void)
 	DefineCustomBoolVariable("yb_disable_transactional_writes", "As on YugabyteDB; without effect here.", NULL,
 							 &disable_transactional_writes, false, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("yb_enable_listen_notify", "As on YugabyteDB; without effect here.", NULL,
-							 &enable_listen_notify, false, PGC_USERSET, 0, NULL, NULL, NULL);
+							 &enable_listen_notify, true, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("yb_enable_read_committed_isolation", "As on YugabyteDB; without effect here.", NULL,
 							 &enable_read_committed_isolation, false, PGC_USERSET, 0, NULL, NULL, NULL);
+	/* The target disguised: clients see it, too. */
+	if (GetConfigOption("lock.disguised_as", true, false) != NULL)
+		SetConfigOption("server_version", GetConfigOption("lock.disguised_as", true, false), PGC_INTERNAL, PGC_S_OVERRIDE);
 }

@@ -30,7 +30,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
 declare
-    answer  lock.lease_holder;
+    answer  record;
     asked   timestamptz;
     again   boolean := false;
     silent  bigint[];
@@ -38,7 +38,8 @@ declare
 begin
     loop
         asked := clock_timestamp();
-        select lease.name, lease.token, lease.owner, lease.acquired_at, lease.renewed_at, lease.expires_at, await_lease.ttl into answer
+        select lease.name, lease.token, lease.owner, lease.acquired_at, lease.renewed_at, lease.expires_at, await_lease.ttl as expires_in
+        into answer
         from lock.acquire_lease(await_lease.name, await_lease.owner, await_lease.ttl, await_lease.permits) as lease;
         if found then
             return next answer;

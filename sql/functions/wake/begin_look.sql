@@ -20,7 +20,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    line  lock.idle_worker;
+    line  record;
 begin
     perform lock_internal.check_primary();
     if lock_internal.is_yugabyte() then

@@ -3,6 +3,7 @@
 --
 -- A query that has it in its from clause takes it in as a part of its own plan: so it has no
 -- settings, and is nothing but a query. Lines count until they ended before the statement began.
+-- YugabyteDB before 2025.2.3 does not know the setting, and ignores notifications.
 create or replace function lock_internal.must_notify(
     channel   text,
     queue_id  text
@@ -13,7 +14,7 @@ stable
 as $$
     select true
     where case
-        when lock_internal.is_yugabyte() then current_setting('yb_enable_listen_notify', true) is distinct from 'off'
+        when lock_internal.is_yugabyte() then current_setting('yb_enable_listen_notify', true) = 'on'
         when current_setting('transaction_isolation') <> 'read committed' then true
         else exists (
             select

@@ -10,10 +10,10 @@
 -- committed, and notifies.
 --
 -- The notification is always sent where a snapshot can be older than the statement (not READ
--- COMMITTED). So it is where ids mean nothing to other nodes (YugabyteDB). One look per transaction
--- and queue is enough. A setting notes it. A rollback to a savepoint takes back the setting
--- together with the notification. The note names the transaction by id and start, so nobody can
--- leave one for another.
+-- COMMITTED). So it is on YugabyteDB, where ids mean nothing to other nodes, and where nothing
+-- freezes them: nobody asks for one there. One look per transaction and queue is enough. A setting
+-- notes it. A rollback to a savepoint takes back the setting together with the notification. The
+-- note names the transaction by id and start, so nobody can leave one for another.
 create or replace function lock_internal.wake(
     channel   text,
     queue_id  text
@@ -25,13 +25,16 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 declare
-    note  constant text := concat_ws(' ', pg_current_xact_id(), extract(epoch from transaction_timestamp()), wake.channel, wake.queue_id);
+    note  text;
 begin
-    if current_setting('lock.woken', true) = note then
-        return;
+    if not lock_internal.is_yugabyte() then
+        note := concat_ws(' ', pg_current_xact_id(), extract(epoch from transaction_timestamp()), wake.channel, wake.queue_id);
+        if current_setting('lock.woken', true) = note then
+            return;
+        end if;
+        perform set_config('lock.woken', note, true);
     end if;
     perform pg_notify(wake.channel, wake.queue_id)
     from lock_internal.must_notify(wake.channel, wake.queue_id);
-    perform set_config('lock.woken', note, true);
 end;
 $$;

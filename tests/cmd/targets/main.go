@@ -77,7 +77,7 @@ func main() {
 func find(name, bin, versions string, pull bool) []target {
 	t := target{name: name, env: []string{"LOCKS_TEST_TARGET=" + name}}
 	switch name {
-	case "local", "pgbouncer":
+	case "local", "pgbouncer", "disguised":
 		_, t.why = server.FindBinaries()
 	case "url":
 		if os.Getenv("LOCKS_TEST_URL") == "" {
