@@ -15,9 +15,11 @@ import (
 // acknowledged for 5 s (TCP_USER_TIMEOUT).
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{
-		Timeout:         2 * time.Second,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3},
-		Control:         limitUnacknowledged,
+		Timeout: 2 * time.Second,
+		KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3,
+		},
+		Control: limitUnacknowledged,
 	}
 	return dialer.DialContext(ctx, network, address)
 }

@@ -16,7 +16,9 @@ func limitUnacknowledged(network, _ string, conn syscall.RawConn) error {
 	}
 	var failed error
 	err := conn.Control(func(fd uintptr) {
-		failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, unacknowledgedLimit)
+		failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout,
+			unacknowledgedLimit,
+		)
 	})
 	if err != nil {
 		return err

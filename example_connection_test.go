@@ -46,7 +46,8 @@ func Example_databaseSQL() {
 	}
 	defer tx.Rollback()
 	var got bool
-	err = tx.QueryRowContext(ctx, "select lock.try_exclusive($1::text, '2 seconds')", "customer:42").Scan(&got)
+	const lock = "select lock.try_exclusive($1::text, '2 seconds')"
+	err = tx.QueryRowContext(ctx, lock, "customer:42").Scan(&got)
 	if err != nil || !got {
 		fmt.Println("not now:", err)
 		return

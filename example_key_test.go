@@ -74,7 +74,10 @@ func ExampleTryShared() {
 // deadlock.
 func ExampleExclusiveAll() {
 	err := locks.ExclusiveAll(ctx, pool, []string{"account:1", "account:2"}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "update account set balance = balance + case id when 1 then -5 else 5 end where id in (1, 2)")
+		_, err := tx.Exec(ctx,
+			"update account set balance = balance + case id when 1 then -5 else 5 end "+
+				"where id in (1, 2)",
+		)
 		return err
 	})
 	fmt.Println(err)

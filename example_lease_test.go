@@ -13,7 +13,7 @@ import (
 
 // The holder of the lease pays invoices; each payment is fenced.
 func ExampleWithLease() {
-	err := locks.WithLease(ctx, pool, "billing", 15*time.Second, func(ctx context.Context, lease locks.Lease) error {
+	pay := func(ctx context.Context, lease locks.Lease) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if err := lease.Assert(ctx, tx); err != nil {
 				return err
@@ -21,7 +21,8 @@ func ExampleWithLease() {
 			_, err := tx.Exec(ctx, "update invoice set paid = true where id = 12")
 			return err
 		})
-	}, nil)
+	}
+	err := locks.WithLease(ctx, pool, "billing", 15*time.Second, pay, nil)
 	switch {
 	case errors.Is(err, locks.ErrLeaseHeld):
 		fmt.Println("somebody else pays")
@@ -37,7 +38,8 @@ func ExampleWithLease() {
 func ExampleWithLease_permits() {
 	two := &locks.LeaseOptions{Permits: 2}
 	hold := func(fn func() error) error {
-		return locks.WithLease(ctx, pool, "printer", 15*time.Second, func(context.Context, locks.Lease) error { return fn() }, two)
+		print := func(context.Context, locks.Lease) error { return fn() }
+		return locks.WithLease(ctx, pool, "printer", 15*time.Second, print, two)
 	}
 	err := hold(func() error {
 		return hold(func() error {
@@ -68,14 +70,16 @@ func ExampleLead() {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	terms := 0
-	err := locks.Lead(ctx, pool, "reporting", 15*time.Second, func(ctx context.Context, lease locks.Lease) error {
+	report := func(ctx context.Context, lease locks.Lease) error {
 		if terms++; terms == 1 {
 			return errors.New("the printer is on fire")
 		}
 		stop() // Somebody ends the program.
 		<-ctx.Done()
 		return ctx.Err()
-	}, &locks.LeaseOptions{OnError: func(_ context.Context, err error) { fmt.Println(err) }})
+	}
+	opts := &locks.LeaseOptions{OnError: func(_ context.Context, err error) { fmt.Println(err) }}
+	err := locks.Lead(ctx, pool, "reporting", 15*time.Second, report, opts)
 	fmt.Println(err)
 	// Output:
 	// locks: lead "reporting" with token 1: the printer is on fire

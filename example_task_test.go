@@ -110,7 +110,8 @@ func ExampleWorkTasks() {
 	err = locks.WorkTasks(running, pool, "reports", func(ctx context.Context, task db.Task) error {
 		fmt.Printf("%s: %s, try %d\n", task.ID, task.Payload, task.Tries)
 		stop()
-		return nil // An error is kept as the task's message, and the task is tried again after a pause.
+		// An error is kept as the task's message, and the task is tried again after a pause.
+		return nil
 	}, &locks.TaskOptions{Concurrency: 4})
 	fmt.Println(errors.Is(err, context.Canceled))
 	// Output:

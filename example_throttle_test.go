@@ -22,7 +22,9 @@ func ExampleThrottle_Every() {
 
 // An operator makes the resource, and no program changes its limits.
 func ExampleNewThrottle() {
-	_, err := db.New(pool).CreateThrottledResource(ctx, db.CreateThrottledResourceParams{ResourceID: "mail provider", ThrottleInterval: time.Minute, Permits: 100})
+	_, err := db.New(pool).CreateThrottledResource(ctx, db.CreateThrottledResourceParams{
+		ResourceID: "mail provider", ThrottleInterval: time.Minute, Permits: 100,
+	})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -100,7 +100,9 @@ func (o *WorkerOptions) complete(handler bool, counts map[string]int) error {
 			least = 0
 		}
 		if value != 0 && value < least {
-			return fmt.Errorf("%s is %v: pass at least %v, or 0 for the default", name, value, least)
+			return fmt.Errorf("%s is %v: pass at least %v, or 0 for the default", name, value,
+				least,
+			)
 		}
 	}
 	for name, value := range counts {
@@ -108,7 +110,8 @@ func (o *WorkerOptions) complete(handler bool, counts map[string]int) error {
 			return fmt.Errorf("%s is %d: pass at least 1, or 0 for the default", name, value)
 		}
 	}
-	o.Grace, o.CallTimeout = cmp.Or(o.Grace, defaultGrace), cmp.Or(o.CallTimeout, defaultCallTimeout)
+	o.Grace = cmp.Or(o.Grace, defaultGrace)
+	o.CallTimeout = cmp.Or(o.CallTimeout, defaultCallTimeout)
 	o.Poll, o.Blind = cmp.Or(o.Poll, defaultPoll), cmp.Or(o.Blind, defaultBlind)
 	return nil
 }

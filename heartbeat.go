@@ -32,7 +32,9 @@ func heldUntil(asked time.Time, ttl time.Duration) time.Time {
 // startHeartbeat renews what is held until a time, every third of ttl, until stop is called.
 // Without renew it only ends the context in time. A renewal that fails is tried again, until a
 // tenth of ttl is left. stop says whether it is lost.
-func startHeartbeat(ctx context.Context, until time.Time, ttl time.Duration, lostIs error, renew func(context.Context) (bool, error)) (held *heartbeat, stop func() (lost bool)) {
+func startHeartbeat(ctx context.Context, until time.Time, ttl time.Duration, lostIs error,
+	renew func(context.Context) (bool, error),
+) (held *heartbeat, stop func() (lost bool)) {
 	h := &heartbeat{parent: ctx, deadline: until, ttl: ttl, renew: renew, lostIs: lostIs}
 	h.Context, h.cancel = context.WithCancelCause(ctx)
 	h.alarm = time.AfterFunc(time.Until(h.deadline), h.lose)

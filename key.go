@@ -51,7 +51,8 @@ type Key interface {
 // bytes that are no text in the connection's client_encoding. 25006 is a standby, 55P03
 // lock_timeout, 57014 statement_timeout. When the connection is lost during the commit, nobody can
 // know whether the commit happened. That error is ErrOutcomeUnknown, too, and never retried.
-func Exclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error) error {
+func Exclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pgx.Tx) error,
+) error {
 	_, err := holdKey(ctx, pool, reflect.ValueOf(key), exclusiveNumber, exclusiveName, nil, fn)
 	return err
 }
@@ -68,13 +69,17 @@ func Shared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, fn func(tx pg
 // fn when somebody else still has the key after wait. A wait of 0 asks once. While it waits, wait
 // stands in for lock_timeout. When it returns an error, the boolean is false. Transaction, cost and
 // errors are as with Exclusive. 22023 is also a wait that is negative.
-func TryExclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.Duration, fn func(tx pgx.Tx) error) (bool, error) {
+func TryExclusive[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.Duration,
+	fn func(tx pgx.Tx) error,
+) (bool, error) {
 	return holdKey(ctx, pool, reflect.ValueOf(key), tryExclusiveNumber, tryExclusiveName, &wait, fn)
 }
 
 // TryShared runs fn as Shared does and returns true. It returns false without having called fn when
 // somebody else still has the key exclusively after wait. Everything else is as with TryExclusive.
-func TryShared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.Duration, fn func(tx pgx.Tx) error) (bool, error) {
+func TryShared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.Duration,
+	fn func(tx pgx.Tx) error,
+) (bool, error) {
 	return holdKey(ctx, pool, reflect.ValueOf(key), trySharedNumber, trySharedName, &wait, fn)
 }
 
@@ -85,7 +90,8 @@ func TryShared[K Key](ctx context.Context, pool *pgxpool.Pool, key K, wait time.
 // Contention, transaction, cost and errors are as with Exclusive. 53200 says that the server's lock
 // table is too small for so many. For keys by number, shared ones and a bounded wait there is
 // db.Queries.TryAll, on a transaction.
-func ExclusiveAll(ctx context.Context, pool *pgxpool.Pool, names []string, fn func(tx pgx.Tx) error) error {
+func ExclusiveAll(ctx context.Context, pool *pgxpool.Pool, names []string, fn func(tx pgx.Tx) error,
+) error {
 	_, err := hold(ctx, pool, exclusiveAll, []any{append([]string{}, names...)}, false, fn)
 	if err != nil {
 		return blame(err, "locks: hold %d keys", len(names))
@@ -106,7 +112,9 @@ const (
 )
 
 // holdKey chooses the statement for the key. With a wait it is a try.
-func holdKey(ctx context.Context, pool *pgxpool.Pool, key reflect.Value, number, name string, wait *time.Duration, fn func(tx pgx.Tx) error) (bool, error) {
+func holdKey(ctx context.Context, pool *pgxpool.Pool, key reflect.Value, number, name string,
+	wait *time.Duration, fn func(tx pgx.Tx) error,
+) (bool, error) {
 	var sql string
 	var args []any
 	if key.Kind() == reflect.String {
@@ -131,7 +139,9 @@ func holdKey(ctx context.Context, pool *pgxpool.Pool, key reflect.Value, number,
 // hold begins a transaction and locks in one round trip, runs fn and commits; all of it again when
 // the database asks for that. A try may answer false, and then fn is not called. An error of fn is
 // a closureError.
-func hold(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, try bool, fn func(tx pgx.Tx) error) (held bool, err error) {
+func hold(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, try bool,
+	fn func(tx pgx.Tx) error,
+) (held bool, err error) {
 	err = retry(ctx, func() error {
 		conn, err := pool.Acquire(ctx)
 		if err != nil {

@@ -109,7 +109,9 @@ type LeaseOptions struct {
 // every connection of the pool is in use, the error says that. When the release fails, the lease
 // ends with its ttl, and that is no error. When ctx ends or the connection breaks while acquiring,
 // a lease may have been granted that nobody knows of. It ends with its ttl, too.
-func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts *LeaseOptions) error {
+func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration,
+	fn func(ctx context.Context, lease Lease) error, opts *LeaseOptions,
+) error {
 	h := newHeldLease(pool, name, ttl, opts)
 	defer h.leave()
 	acquire := h.acquire
@@ -140,7 +142,9 @@ func WithLease(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Du
 // at that time goes to OnError. Lead also ends with an error of the database that no pause can
 // mend, such as bad arguments (22023) or missing rights (42501). A panic of fn releases the lease
 // and goes on.
-func Lead(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration, fn func(ctx context.Context, lease Lease) error, opts *LeaseOptions) error {
+func Lead(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duration,
+	fn func(ctx context.Context, lease Lease) error, opts *LeaseOptions,
+) error {
 	h := newHeldLease(pool, name, ttl, opts)
 	defer h.leave()
 	pauses := wake.Pauses{Shortest: time.Second, Longest: longestRecess}
@@ -152,7 +156,8 @@ func Lead(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duratio
 		err := cmp.Or(h.run(ctx, fn), ErrTermEnded)
 		ended := ctx.Err()
 		if ended == nil || !errors.Is(err, ErrTermEnded) && !errors.Is(err, ended) {
-			h.OnError(ctx, fmt.Errorf("locks: lead %.60q with token %d: %w", name, h.lease.Token, err))
+			err = fmt.Errorf("locks: lead %.60q with token %d: %w", name, h.lease.Token, err)
+			h.OnError(ctx, err)
 		}
 		if time.Since(began) > longestRecess {
 			pauses.Over()
@@ -165,11 +170,15 @@ func Lead(ctx context.Context, pool *pgxpool.Pool, name string, ttl time.Duratio
 
 // ErrTermEnded is what OnError is told when the closure of Lead returned nil before its context
 // ended.
-var ErrTermEnded = errors.New("the closure has returned: the lease is released, and asked for again after a pause")
+var ErrTermEnded = errors.New(
+	"the closure has returned: the lease is released, and asked for again after a pause",
+)
 
 const longestRecess = 30 * time.Second // of Lead, between two terms
 
-func newHeldLease(pool *pgxpool.Pool, name string, ttl time.Duration, opts *LeaseOptions) *heldLease {
+func newHeldLease(pool *pgxpool.Pool, name string, ttl time.Duration,
+	opts *LeaseOptions,
+) *heldLease {
 	h := &heldLease{pool: pool, ttl: ttl}
 	h.own, h.leave = wake.UseOwn(pool)
 	if opts != nil {
@@ -268,7 +277,8 @@ func (h *heldLease) await(ctx context.Context) error {
 		case ctx.Err() != nil || err != nil && !wake.Transient(err):
 			return err
 		case errors.Is(err, context.DeadlineExceeded):
-			wake.Weed(h.pool) // The network may be gone, and then what is idle in the pool is no better.
+			// The network may be gone, and then what is idle in the pool is no better.
+			wake.Weed(h.pool)
 		}
 		if err != nil {
 			trouble.About(err)
@@ -307,7 +317,7 @@ func (h *heldLease) asWaiter(ctx context.Context) (answer calls.LeaseHolder, err
 }
 
 func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) error) (err error) {
-	leased, stop := startHeartbeat(ctx, h.deadline, h.ttl, ErrLeaseLost, func(ctx context.Context) (renewed bool, err error) {
+	renew := func(ctx context.Context) (renewed bool, err error) {
 		err = h.own.Call(ctx, func(conn db.DBTX) (err error) {
 			renewed, err = db.New(conn).RenewLease(ctx, db.RenewLeaseParams{
 				Name: h.lease.Name, Token: h.lease.Token, TTL: h.ttl,
@@ -315,7 +325,8 @@ func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) err
 			return err
 		})
 		return renewed, err
-	})
+	}
+	leased, stop := startHeartbeat(ctx, h.deadline, h.ttl, ErrLeaseLost, renew)
 	defer func() {
 		lost := stop()
 		if !h.release(ctx) || lost {
@@ -334,7 +345,8 @@ func (h *heldLease) run(ctx context.Context, fn func(context.Context, Lease) err
 // release is false when the database says that the lease was lost. It is called also when the lease
 // seems to be lost: that frees it for others sooner.
 func (h *heldLease) release(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(max(h.ttl, time.Second), 5*time.Second))
+	patience := min(max(h.ttl, time.Second), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	released := false
 	err := retry(ctx, func() error {

@@ -78,7 +78,9 @@ func (t *batchTx) Rollback(ctx context.Context) error {
 	return errNotYours
 }
 
-func (t *batchTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+func (t *batchTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
+	rows pgx.CopyFromSource,
+) (int64, error) {
 	return t.now().CopyFrom(ctx, table, columns, rows)
 }
 
@@ -88,7 +90,8 @@ func (t *batchTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults 
 
 func (t *batchTx) LargeObjects() pgx.LargeObjects { return t.now().LargeObjects() }
 
-func (t *batchTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+func (t *batchTx) Prepare(ctx context.Context, name, sql string,
+) (*pgconn.StatementDescription, error) {
 	return t.now().Prepare(ctx, name, sql)
 }
 
@@ -105,7 +108,10 @@ func (t *batchTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 var (
-	errNotYours = errors.New("this transaction is not ended by the closure: return nil to commit, or an error to roll back")
+	errNotYours = errors.New(
+		"this transaction is not ended by the closure: return nil to commit, or an error to roll " +
+			"back",
+	)
 	// errEnded is for a closure that ends it all the same, in SQL.
 	errEnded = errors.New("the closure ended the transaction itself")
 )

@@ -66,7 +66,8 @@ func (m DurableMutex) Release(ctx context.Context, taskID string) (bool, error) 
 }
 
 // ask makes one call whose answer is yes or no.
-func ask(ctx context.Context, conn db.DBTX, verb, id string, asking func(*db.Queries) (bool, error)) (answer bool, err error) {
+func ask(ctx context.Context, conn db.DBTX, verb, id string, asking func(*db.Queries) (bool, error),
+) (answer bool, err error) {
 	err = call(ctx, conn, func(q *db.Queries) (err error) {
 		answer, err = asking(q)
 		return err

@@ -86,7 +86,10 @@ func handled(pieces int, over context.Context, handle func() []error, after func
 	case errs == nil:
 		errs = make([]error, pieces)
 	case len(errs) != pieces:
-		failed = fmt.Errorf("the handler returned %d errors for %d tasks: return one for each, or nil", len(errs), pieces)
+		failed = fmt.Errorf(
+			"the handler returned %d errors for %d tasks: return one for each, or nil", len(errs),
+			pieces,
+		)
 		return
 	}
 	stopped := over.Err() != nil

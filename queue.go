@@ -48,14 +48,16 @@ type CreateOptions struct {
 }
 
 // Create creates a task. It returns false, and changes nothing, when the queue has had a task with
-// this id that nobody has deleted since, but for Again. On a transaction the task is there when that commits, and
-// workers that wait are woken then. On a pool it is there when Create returns. Create waits only
-// for a transaction that creates the same id.
+// this id that nobody has deleted since, but for Again. On a transaction the task is there when
+// that commits, and workers that wait are woken then. On a pool it is there when Create returns.
+// Create waits only for a transaction that creates the same id.
 //
 // Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: 22023 is a bad
 // option, or an id that is empty or longer than 1024 bytes; 22P05 is a payload with a NUL. A Delay
 // below 0 is an error without one, and a payload that cannot be JSON is json.Marshal's.
-func (q Queue[T]) Create(ctx context.Context, conn db.DBTX, id string, payload T, opts *CreateOptions) (created bool, err error) {
+func (q Queue[T]) Create(ctx context.Context, conn db.DBTX, id string, payload T,
+	opts *CreateOptions,
+) (created bool, err error) {
 	var o CreateOptions
 	if opts != nil {
 		o = *opts
@@ -68,10 +70,19 @@ func (q Queue[T]) Create(ctx context.Context, conn db.DBTX, id string, payload T
 		return false, fmt.Errorf("locks: create task %.60q: %w", id, err)
 	}
 	params := db.CreateTaskParams{
-		ID: id, QueueID: q.Name, Payload: text, Delay: o.Delay, Key: o.Key, Again: o.Again, AvailableAt: o.At,
-		RetriesLeft: clamp(cmp.Or(o.Tries, q.Tries)), Timeout: cmp.Or(o.Timeout, q.Timeout),
+		ID:          id,
+		QueueID:     q.Name,
+		Payload:     text,
+		Delay:       o.Delay,
+		Key:         o.Key,
+		Again:       o.Again,
+		AvailableAt: o.At,
+		RetriesLeft: clamp(cmp.Or(o.Tries, q.Tries)),
+		Timeout:     cmp.Or(o.Timeout, q.Timeout),
 	}
-	return ask(ctx, conn, "create task", id, func(q *db.Queries) (bool, error) { return q.CreateTask(ctx, params) })
+	return ask(ctx, conn, "create task", id,
+		func(q *db.Queries) (bool, error) { return q.CreateTask(ctx, params) },
+	)
 }
 
 // Work is WorkTasks with the payload decoded. A payload that does not decode makes its task a dead
@@ -95,7 +106,9 @@ func (q Queue[T]) WorkDue(ctx context.Context, pool *pgxpool.Pool,
 	return w.workDue(ctx)
 }
 
-func (q Queue[T]) decoding(work func(context.Context, Task[T]) error) func(context.Context, db.Task) error {
+func (q Queue[T]) decoding(
+	work func(context.Context, Task[T]) error,
+) func(context.Context, db.Task) error {
 	if work == nil {
 		return nil
 	}
@@ -137,21 +150,31 @@ type Request[T any] struct {
 //
 // Errors are wrapped. errors.As reaches the *pgconn.PgError with its SQLSTATE: 23505 is an entity
 // that has been created, or is asked to be; 22023 is an id that is empty or longer than 1024 bytes.
-func (e Entities[T]) Create(ctx context.Context, conn db.DBTX, entityID string, payload T) (requestID int64, err error) {
+func (e Entities[T]) Create(ctx context.Context, conn db.DBTX, entityID string, payload T,
+) (requestID int64, err error) {
 	return e.enqueue(ctx, conn, db.RequestCreate, entityID, payload)
 }
 
 // Update requests an update of an entity, after all its requests before. Everything else is as with
 // Create.
-func (e Entities[T]) Update(ctx context.Context, conn db.DBTX, entityID string, payload T) (requestID int64, err error) {
+func (e Entities[T]) Update(ctx context.Context, conn db.DBTX, entityID string, payload T,
+) (requestID int64, err error) {
 	return e.enqueue(ctx, conn, db.RequestUpdate, entityID, payload)
 }
 
-func (e Entities[T]) enqueue(ctx context.Context, conn db.DBTX, what db.RequestType, entityID string, payload T) (id int64, err error) {
+func (e Entities[T]) enqueue(ctx context.Context, conn db.DBTX, what db.RequestType,
+	entityID string, payload T,
+) (id int64, err error) {
 	text, err := json.Marshal(payload)
 	if err == nil {
 		err = call(ctx, conn, func(q *db.Queries) (err error) {
-			id, err = q.Enqueue(ctx, db.EnqueueParams{RequestType: what, EntityID: entityID, Payload: text, QueueID: e.Name})
+			id, err = q.Enqueue(
+				ctx,
+				db.EnqueueParams{
+					RequestType: what, EntityID: entityID, Payload: text,
+					QueueID: e.Name,
+				},
+			)
 			return err
 		})
 	}

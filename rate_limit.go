@@ -49,7 +49,9 @@ func NewRateLimit(conn db.DBTX, rate int64, per time.Duration, opts *RateLimitOp
 // burst, which would never be granted.
 func (l RateLimit) Take(ctx context.Context, name string, cost int64) (taken db.Taken, err error) {
 	err = call(ctx, l.conn, func(q *db.Queries) (err error) {
-		taken, err = q.Take(ctx, db.TakeParams{LimitID: name, Rate: l.rate, Per: l.per, Burst: l.burst, Cost: cost})
+		taken, err = q.Take(ctx,
+			db.TakeParams{LimitID: name, Rate: l.rate, Per: l.per, Burst: l.burst, Cost: cost},
+		)
 		return err
 	})
 	if err != nil {
@@ -69,7 +71,9 @@ func (l RateLimit) Wait(ctx context.Context, name string, cost int64) error {
 			return err
 		}
 		if end, bounded := ctx.Deadline(); bounded && time.Until(end) < taken.RetryAfter {
-			return fmt.Errorf("locks: take tokens %.60q: %s too long to wait: %w", name, taken.RetryAfter, context.DeadlineExceeded)
+			return fmt.Errorf("locks: take tokens %.60q: %s too long to wait: %w", name,
+				taken.RetryAfter, context.DeadlineExceeded,
+			)
 		}
 		select {
 		case <-ctx.Done():

@@ -86,7 +86,9 @@ func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string,
 		shared.RequestOptions = *opts
 	}
 	err := shared.complete(handle != nil, map[string]int{
-		"Concurrency": shared.Concurrency, "MaxTries": shared.MaxTries, "BatchSize": shared.BatchSize,
+		"Concurrency": shared.Concurrency,
+		"MaxTries":    shared.MaxTries,
+		"BatchSize":   shared.BatchSize,
 	})
 	if err != nil {
 		return shared.named(err)
@@ -113,8 +115,12 @@ func WorkRequests(ctx context.Context, pool *pgxpool.Pool, queueID string,
 			w := shared
 			w.refused, w.cut = map[int64]requestResult{}, map[int64]int{}
 			err := wake.Watch(running, pool, wake.Requests, w.queueID, wake.Options{
-				Poll: w.Poll, Blind: w.Blind, CallTimeout: w.CallTimeout, Due: w.next, Trouble: trouble,
-				Revisit: true,
+				Poll:        w.Poll,
+				Blind:       w.Blind,
+				CallTimeout: w.CallTimeout,
+				Due:         w.next,
+				Trouble:     trouble,
+				Revisit:     true,
 			}, w.look)
 			if running.Err() != nil && w.unsettled != nil {
 				err = fmt.Errorf("%w: %v", ErrUnsettled, w.unsettled)
@@ -333,7 +339,8 @@ func (w *requestWorker) capture(ctx context.Context) (*requestCapture, error) {
 }
 
 // begin begins a transaction and captures.
-func (w *requestWorker) begin(ctx context.Context, after int64, most int) (c *requestCapture, err error) {
+func (w *requestWorker) begin(ctx context.Context, after int64, most int,
+) (c *requestCapture, err error) {
 	acquiring, cancel := context.WithTimeout(ctx, w.CallTimeout)
 	defer cancel()
 	c = &requestCapture{process: newProcess()}
@@ -343,7 +350,9 @@ func (w *requestWorker) begin(ctx context.Context, after int64, most int) (c *re
 	calling, cancel := w.end.call(w.CallTimeout) // From here on the end of ctx must not interrupt.
 	defer cancel()
 	asked := time.Now()
-	opening := &pipeline{Conn: c.conn.Conn(), begins: true, then: []string{"savepoint locks_handler"}}
+	opening := &pipeline{
+		Conn: c.conn.Conn(), begins: true, then: []string{"savepoint locks_handler"},
+	}
 	c.batch, err = db.New(opening).CaptureRequest(calling, db.CaptureRequestParams{
 		ProcessID: c.process, After: after, QueueID: w.queueID, Max: clamp(most),
 	})
@@ -422,7 +431,12 @@ func (w *requestWorker) usable(c *requestCapture, o *outcome) error {
 		o.become(err)
 		return &goneError{err, false}
 	case conn.PgConn().TxStatus() == 'E':
-		o.fail(errors.New("a statement failed, and the handler did not return its error: return it, or use a savepoint (tx.Begin)"))
+		o.fail(
+			errors.New(
+				"a statement failed, and the handler did not return its error: return it, or use " +
+					"a savepoint (tx.Begin)",
+			),
+		)
 	}
 	return nil
 }
@@ -453,7 +467,8 @@ func (w *requestWorker) settle(c *requestCapture, o *outcome) error {
 		switch {
 		case err == nil || !errors.Is(err, errTaken) && wake.Transient(err):
 			return err
-		case o.verdict == workDone: // and it cannot be committed, such as with a deferred constraint
+		// and it cannot be committed, such as with a deferred constraint
+		case o.verdict == workDone:
 			o.fail(err)
 		case unspeakable(err) && spelled(o.text) != o.text:
 			o.text = spelled(o.text)
@@ -487,7 +502,9 @@ func (w *requestWorker) trySettle(c *requestCapture, o *outcome) error {
 		params.Status, params.Delay = back, o.delay
 	}
 	// What is deferred is checked while there is still a savepoint to go back to.
-	closing := &pipeline{Conn: c.conn.Conn(), then: []string{"set constraints all immediate", "commit"}}
+	closing := &pipeline{
+		Conn: c.conn.Conn(), then: []string{"set constraints all immediate", "commit"},
+	}
 	_, err := db.New(closing).SettleRequest(calling, params)
 	closed := closing.close(calling, err)
 	// It would settle another number than it expects.
@@ -499,7 +516,10 @@ func (w *requestWorker) trySettle(c *requestCapture, o *outcome) error {
 
 // errTaken is for a handler that settles or deletes requests of its batch, or begins another
 // transaction.
-var errTaken = errors.New("the handler took the batch away from its transaction: leave settling, deleting, begin and commit to the worker")
+var errTaken = errors.New(
+	"the handler took the batch away from its transaction: leave settling, deleting, begin and " +
+		"commit to the worker",
+)
 
 func (w *requestWorker) exhausted(batch []db.Request) bool {
 	for _, request := range batch {

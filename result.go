@@ -52,15 +52,23 @@ type RequestResult struct {
 // ErrUnsettled is the error of a worker that has ended and could not settle what its handlers did.
 // The work is done again: see WorkTasks and WorkRequests. The error is not one of ctx, as that of a
 // clean stop is.
-var ErrUnsettled = errors.New("the worker has ended, and could not settle all that its handlers did")
+var ErrUnsettled = errors.New(
+	"the worker has ended, and could not settle all that its handlers did",
+)
 
 // ErrTimedOut is the error of a task that is a dead letter since its last try ran out of time.
 var ErrTimedOut = errors.New("not settled within its timeout")
 
 // outcomes are for people. What the database does with a failure, it says itself.
 var outcomes = map[verdict]Outcome{
-	workDone: OutcomeDone, workFailed: OutcomeRetry, workRetry: OutcomeRetry, workDead: OutcomeDead,
-	workSnoozed: OutcomeSnoozed, workReturned: OutcomeReturned, workStale: OutcomeStale, workLost: OutcomeUnknown,
+	workDone:     OutcomeDone,
+	workFailed:   OutcomeRetry,
+	workRetry:    OutcomeRetry,
+	workDead:     OutcomeDead,
+	workSnoozed:  OutcomeSnoozed,
+	workReturned: OutcomeReturned,
+	workStale:    OutcomeStale,
+	workLost:     OutcomeUnknown,
 }
 
 func (o outcome) result() Result {
@@ -69,14 +77,17 @@ func (o outcome) result() Result {
 
 // logTask is the default of TaskOptions.Settled: what failed is logged.
 func logTask(ctx context.Context, r TaskResult) {
-	r.log(ctx, "locks: task failed", "queue", r.Task.QueueID, "task", r.Task.ID, "attempt", r.Task.Attempt, "tries", r.Task.Tries)
+	r.log(ctx, "locks: task failed", "queue", r.Task.QueueID, "task", r.Task.ID, "attempt",
+		r.Task.Attempt, "tries", r.Task.Tries,
+	)
 }
 
 // logRequests is the default of RequestOptions.Settled.
 func logRequests(ctx context.Context, r RequestResult) {
 	first := r.Batch[0]
-	r.log(ctx, "locks: request failed", "queue", first.QueueID, "entity", first.EntityID, "request", first.RequestID,
-		"batch", len(r.Batch), "tries", first.Tries)
+	r.log(ctx, "locks: request failed", "queue", first.QueueID, "entity", first.EntityID, "request",
+		first.RequestID, "batch", len(r.Batch), "tries", first.Tries,
+	)
 }
 
 func (r Result) log(ctx context.Context, text string, args ...any) {
@@ -133,7 +144,9 @@ func (t *teller) call(hook func(context.Context), after func()) {
 		defer cancel()
 		defer func() {
 			if value := recover(); value != nil {
-				slog.Error("locks: a worker's hook panicked", "panic", value, "stack", string(debug.Stack()))
+				slog.Error("locks: a worker's hook panicked", "panic", value, "stack",
+					string(debug.Stack()),
+				)
 			}
 		}()
 		hook(calling)

@@ -32,7 +32,9 @@ func IsRetryable(err error) bool {
 // connection broke, the server ended it, or ctx ended first. It has happened, or not, or is still
 // to happen. The error is joined with that of the connection, and such a call is never repeated by
 // itself, but for those of the loops of workers.
-var ErrOutcomeUnknown = errors.New("the outcome is unknown: the commit was asked for, and not answered")
+var ErrOutcomeUnknown = errors.New(
+	"the outcome is unknown: the commit was asked for, and not answered",
+)
 
 // unanswered joins the error of a call that ends a transaction with ErrOutcomeUnknown, unless it
 // was not sent, or the server says that it failed.
@@ -45,7 +47,9 @@ func unanswered(err error) error {
 		if pg.SeverityUnlocalized == "ERROR" && pg.Code != "40003" {
 			return err
 		}
-	case errors.Is(err, pgx.ErrNoRows), errors.Is(err, pgx.ErrTxClosed), errors.Is(err, pgx.ErrTxCommitRollback):
+	case errors.Is(err, pgx.ErrNoRows),
+		errors.Is(err, pgx.ErrTxClosed),
+		errors.Is(err, pgx.ErrTxCommitRollback):
 		return err // There was an answer.
 	}
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)

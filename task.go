@@ -53,7 +53,9 @@ const defaultQueue = "default"
 // 22023 bad id or status, 22P02 a status that there is not.
 func (m TaskQueue) SetStatus(ctx context.Context, taskID string, status db.TaskStatus) error {
 	err := call(ctx, m.handle, func(q *db.Queries) error {
-		_, err := q.SetStatus(ctx, db.SetStatusParams{ID: taskID, Status: status, QueueID: m.queueID})
+		_, err := q.SetStatus(ctx,
+			db.SetStatusParams{ID: taskID, Status: status, QueueID: m.queueID},
+		)
 		return err
 	})
 	if err != nil {
@@ -68,7 +70,12 @@ func (m TaskQueue) SetStatus(ctx context.Context, taskID string, status db.TaskS
 func (m TaskQueue) Settle(ctx context.Context, task db.Task, status db.TaskStatus) error {
 	settled := false
 	err := call(ctx, m.handle, func(q *db.Queries) (err error) {
-		settled, err = q.SetStatus(ctx, db.SetStatusParams{ID: task.ID, Status: status, Attempt: &task.Attempt, QueueID: m.queueID})
+		settled, err = q.SetStatus(
+			ctx,
+			db.SetStatusParams{
+				ID: task.ID, Status: status, Attempt: &task.Attempt, QueueID: m.queueID,
+			},
+		)
 		return err
 	})
 	if err == nil && !settled {

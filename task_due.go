@@ -15,7 +15,8 @@ const (
 )
 
 // next is after how long there is something to look for; 0: not by itself.
-func (d *taskDue) next(horizon *taskHorizon, ask func() ([]time.Duration, error)) (time.Duration, error) {
+func (d *taskDue) next(horizon *taskHorizon, ask func() ([]time.Duration, error),
+) (time.Duration, error) {
 	if pause := d.rest(time.Now()); d.took > time.Millisecond && pause > 0 {
 		return pause, nil
 	}

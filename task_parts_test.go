@@ -38,7 +38,10 @@ func TestHorizon(t *testing.T) {
 			t.Errorf("%s: the first look has a mark", name)
 		}
 		h.looked(began, nil, 2, c.found)
-		if got := h.since(began.Add(h.rare.rest(began) - 1)); c.mark != nil && (got == nil || !got.Equal(*c.mark)) || c.mark == nil && got != nil {
+		if got := h.since(
+			began.Add(h.rare.rest(began) - 1),
+		); c.mark != nil && (got == nil || !got.Equal(*c.mark)) ||
+			c.mark == nil && got != nil {
 			t.Errorf("%s: the mark is %v, want %v", name, got, c.mark)
 		}
 		if got := h.since(began.Add(time.Second - 1)); c.holds != (got != nil) {
@@ -105,7 +108,10 @@ func TestDue(t *testing.T) {
 	}
 	d = taskDue{}
 	failed := errors.New("no")
-	if _, err := d.next(&h, func() ([]time.Duration, error) { return nil, failed }); !errors.Is(err, failed) {
+	if _, err := d.next(&h, func() ([]time.Duration, error) { return nil, failed }); !errors.Is(
+		err,
+		failed,
+	) {
 		t.Error(err)
 	}
 }

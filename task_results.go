@@ -99,14 +99,30 @@ func (r *taskResults) forget(first int, settled bool) {
 }
 
 // resultNames are those of lock.settle_and_capture.
-var resultNames = map[verdict]string{workDone: "done", workFailed: "retry", workRetry: "retry", workDead: "dead", workSnoozed: "new", workReturned: "new"}
+var resultNames = map[verdict]string{
+	workDone: "done", workFailed: "retry", workRetry: "retry", workDead: "dead",
+	workSnoozed: "new", workReturned: "new",
+}
 
 // settle settles finished, the first of those that are, and captures at most so many.
-func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures int, since *time.Time) ([]db.Task, error) {
+func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures int,
+	since *time.Time,
+) ([]db.Task, error) {
 	params := calls.SettleAndCaptureParams{
-		IDs: []string{}, Attempts: []int64{}, Results: []string{}, Reports: true,
-		Max: clamp(captures), QueueID: w.queueID, Statuses: texts(w.Statuses), Owner: &w.Owner, Since: since,
-		Shortest: w.ShortestPause, Longest: w.LongestPause, MaxTries: clamp(w.MaxTries),
+		IDs:      []string{},
+		Attempts: []int64{},
+		Results:  []string{},
+		Reports:  true,
+		Max: clamp(
+			captures,
+		),
+		QueueID:  w.queueID,
+		Statuses: texts(w.Statuses),
+		Owner:    &w.Owner,
+		Since:    since,
+		Shortest: w.ShortestPause,
+		Longest:  w.LongestPause,
+		MaxTries: clamp(w.MaxTries),
 	}
 	newest, failed := map[string]int64{}, false
 	for _, f := range finished {
@@ -117,10 +133,16 @@ func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures
 		if f.task.Attempt < newest[f.task.ID] { // It is stale.
 			continue
 		}
-		params.IDs, params.Attempts = append(params.IDs, f.task.ID), append(params.Attempts, f.task.Attempt)
+		params.IDs, params.Attempts = append(params.IDs, f.task.ID), append(
+			params.Attempts,
+			f.task.Attempt,
+		)
 		params.Results = append(params.Results, resultNames[f.verdict])
 		if failed {
-			params.Delays, params.Messages = append(params.Delays, f.delay), append(params.Messages, f.text)
+			params.Delays, params.Messages = append(params.Delays, f.delay), append(
+				params.Messages,
+				f.text,
+			)
 		}
 	}
 	var rows []calls.Task
@@ -154,7 +176,9 @@ func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures
 		if newest[task.ID] == task.Attempt {
 			reports[task.ID] = task
 		} else { // a dead letter since just now
-			told = append(told, TaskResult{Result{Outcome: OutcomeDead, Err: ErrTimedOut, Settled: settled}, task})
+			told = append(told,
+				TaskResult{Result{Outcome: OutcomeDead, Err: ErrTimedOut, Settled: settled}, task},
+			)
 		}
 	}
 	w.results.forget(len(finished), true)
@@ -168,7 +192,8 @@ func (w *taskWorker) settle(ctx context.Context, finished []taskResult, captures
 		switch {
 		case f.verdict == workStale:
 			result.Settled = time.Time{}
-		case reported && now.Status == db.TaskFailed && now.RetriesLeft != nil && *now.RetriesLeft == 0:
+		case reported && now.Status == db.TaskFailed &&
+			now.RetriesLeft != nil && *now.RetriesLeft == 0:
 			result.Outcome = OutcomeDead
 		case reported && now.Status != db.TaskInProgress:
 			result.RetryAt = now.AvailableAt

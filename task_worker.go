@@ -56,7 +56,9 @@ func newTaskWorker(pool *pgxpool.Pool, queueID string, opts *TaskOptions) *taskW
 // one makes it a worker whose handler gets one task.
 func (w *taskWorker) one(work func(ctx context.Context, task db.Task) error) {
 	w.handler = work != nil
-	w.work = func(ctx context.Context, tasks []db.Task) []error { return []error{work(ctx, tasks[0])} }
+	w.work = func(ctx context.Context, tasks []db.Task) []error {
+		return []error{work(ctx, tasks[0])}
+	}
 }
 
 // begin checks the options. It is followed by end.
@@ -276,7 +278,11 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 		calling, cancel := context.WithTimeout(ctx, w.CallTimeout)
 		defer cancel()
 		err = wake.Call(calling, w.pool, func(conn db.DBTX) (err error) {
-			due, err = calls.New(conn).NextTaskIn(calling, calls.NextTaskInParams{QueueID: w.queueID, Statuses: texts(w.Statuses)})
+			due, err = calls.New(
+				conn,
+			).NextTaskIn(calling,
+				calls.NextTaskInParams{QueueID: w.queueID, Statuses: texts(w.Statuses)},
+			)
 			return err
 		})
 		return due, err
@@ -288,28 +294,37 @@ func (w *taskWorker) next(ctx context.Context) (time.Duration, error) {
 func (w *taskWorker) start(tasks []db.Task, asked time.Time) {
 	w.results.enter()
 	held, release := w.hold(tasks, asked)
-	go handled(len(tasks), w.end.handlers, func() []error { return w.work(held, tasks) }, func(became []outcome) {
-		lost := release()
-		results := make([]taskResult, len(tasks))
-		for n, task := range tasks {
-			results[n] = taskResult{task, became[n]}
-			if lost && became[n].err != nil {
-				results[n].err = errors.Join(became[n].err, ErrTaskLost)
+	go handled(
+		len(tasks),
+		w.end.handlers,
+		func() []error { return w.work(held, tasks) },
+		func(became []outcome) {
+			lost := release()
+			results := make([]taskResult, len(tasks))
+			for n, task := range tasks {
+				results[n] = taskResult{task, became[n]}
+				if lost && became[n].err != nil {
+					results[n].err = errors.Join(became[n].err, ErrTaskLost)
+				}
 			}
-		}
-		w.results.leave(results)
-	})
+			w.results.leave(results)
+		},
+	)
 }
 
 // hold is the handlers' context. It ends before one of the tasks can be another's, and extends them
 // when that is wished for. release says whether it has ended so.
-func (w *taskWorker) hold(tasks []db.Task, asked time.Time) (held context.Context, release func() (lost bool)) {
+func (w *taskWorker) hold(tasks []db.Task, asked time.Time,
+) (held context.Context, release func() (lost bool)) {
 	params := calls.ExtendTasksParams{QueueID: w.queueID}
 	for _, task := range tasks {
 		if task.Timeout == nil {
 			continue
 		}
-		params.IDs, params.Attempts = append(params.IDs, task.ID), append(params.Attempts, task.Attempt)
+		params.IDs, params.Attempts = append(params.IDs, task.ID), append(
+			params.Attempts,
+			task.Attempt,
+		)
 		if len(params.IDs) == 1 || *task.Timeout < params.Timeout {
 			params.Timeout = *task.Timeout
 		}
@@ -328,5 +343,7 @@ func (w *taskWorker) hold(tasks []db.Task, asked time.Time) (held context.Contex
 			return all, err
 		}
 	}
-	return startHeartbeat(w.end.handlers, heldUntil(asked, params.Timeout), params.Timeout, ErrTaskLost, extend)
+	return startHeartbeat(w.end.handlers, heldUntil(asked, params.Timeout), params.Timeout,
+		ErrTaskLost, extend,
+	)
 }

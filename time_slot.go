@@ -18,7 +18,10 @@ type TimeSlot struct {
 
 // NewTimeSlot returns the TimeSlot whose slots are as long as resolution, at least a microsecond.
 // NewDurableMutex says what happens on a pool, on a transaction and on a connection.
-func NewTimeSlot(conn db.DBTX, resolution time.Duration) TimeSlot { return TimeSlot{conn, resolution} }
+func NewTimeSlot(conn db.DBTX, resolution time.Duration,
+) TimeSlot {
+	return TimeSlot{conn, resolution}
+}
 
 // Acquire returns true for the first call of the current slot, by the database's clock, and false
 // for the others. Exactly one of any number of concurrent callers gets true. A task that is new is
@@ -31,6 +34,8 @@ func NewTimeSlot(conn db.DBTX, resolution time.Duration) TimeSlot { return TimeS
 // Errors are those of DurableMutex.Acquire, and 22023 for a resolution below a microsecond.
 func (t TimeSlot) Acquire(ctx context.Context, taskID string) (bool, error) {
 	return ask(ctx, t.conn, "acquire time slot", taskID, func(q *db.Queries) (bool, error) {
-		return q.AcquireTimeSlot(ctx, db.AcquireTimeSlotParams{TaskID: taskID, Resolution: t.resolution})
+		return q.AcquireTimeSlot(ctx,
+			db.AcquireTimeSlotParams{TaskID: taskID, Resolution: t.resolution},
+		)
 	})
 }

@@ -359,6 +359,16 @@ func longComments(text, begin string) (wrong []string) {
 }
 
 // What go doc, an editor and psql show fits into a window.
+// longLines are those of more than 100 columns; a tab counts as four.
+func longLines(text string) (wrong []string) {
+	for n, line := range strings.Split(text, "\n") {
+		if length := len([]rune(strings.ReplaceAll(line, "\t", "    "))); length > 100 {
+			wrong = append(wrong, fmt.Sprintf("line %d: %d columns", n+1, length))
+		}
+	}
+	return wrong
+}
+
 func TestDocsComments(t *testing.T) {
 	t.Parallel()
 	checked := 0
@@ -366,10 +376,15 @@ func TestDocsComments(t *testing.T) {
 		folder, begin := filepath.Dir(path), "//"
 		if filepath.Dir(folder) == "sql/functions" {
 			begin = "--"
-		} else if folder != "." && folder != "lockstest" {
+		} else if folder != "." && folder != "lockstest" && folder != "internal/wake" {
 			continue
 		}
 		checked++
+		if folder == "." || folder == "internal/wake" {
+			for _, wrong := range longLines(projectFile(t, path)) {
+				t.Errorf("%s: %s", path, wrong)
+			}
+		}
 		for _, wrong := range longComments(projectFile(t, path), begin) {
 			t.Errorf("%s: %s", path, wrong)
 		}
@@ -379,6 +394,9 @@ func TestDocsComments(t *testing.T) {
 	}
 	x := strings.Repeat("x", 98)
 	if wrong := longComments("// "+x+"\ncode // "+x+"\n\t// short\ncode "+x, "//"); len(wrong) != 2 {
+		t.Errorf("the checker finds %q", wrong)
+	}
+	if wrong := longLines(x + "xx\n\t\t" + x + "\nend"); len(wrong) != 1 {
 		t.Errorf("the checker finds %q", wrong)
 	}
 	if wrong := longComments("-- "+x+"\nselect '"+x+"';\ncomment on function f() is\n    '"+x+"'\n    'y';\nselect '"+x+"'", "--"); len(wrong) != 2 {

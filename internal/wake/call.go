@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	proving = 2 * time.Second // for a pool to give an idle connection, which it may ask whether it lives
-	living  = time.Second     // for an answer, when there is a doubt
-	giveUp  = time.Second     // of clearing up after ctx has ended
+	// for a pool to give an idle connection, which it may ask whether it lives
+	proving = 2 * time.Second
+	living  = time.Second // for an answer, when there is a doubt
+	giveUp  = time.Second // of clearing up after ctx has ended
 )
 
 // Acquire takes a connection of the application's pool. When the network was lost, all that are
@@ -44,7 +45,9 @@ func NoConnection(pool *pgxpool.Pool, err error) error {
 		return nil
 	}
 	stat := pool.Stat()
-	return fmt.Errorf("no connection of the pool, %d of %d are in use: %w", stat.AcquiredConns(), stat.MaxConns(), err)
+	return fmt.Errorf("no connection of the pool, %d of %d are in use: %w", stat.AcquiredConns(),
+		stat.MaxConns(), err,
+	)
 }
 
 // Release gives a connection back. One that has failed leaves the pool at once. The pool itself
@@ -106,7 +109,8 @@ func (o *Own) open() {
 	config := o.app.Config()
 	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
 	config.MaxConnIdleTime = min(config.MaxConnIdleTime, time.Minute)
-	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // there is another try
+	// there is another try
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	o.own, o.err = pgxpool.NewWithConfig(context.Background(), config)
 }
 
@@ -119,7 +123,8 @@ func (o *Own) Call(ctx context.Context, call func(db.DBTX) error) error {
 	}
 	conn, err := o.own.Acquire(ctx)
 	var full *pgconn.PgError
-	if errors.As(err, new(*pgconn.ConnectError)) && errors.As(err, &full) && strings.HasPrefix(full.Code, "53") {
+	if errors.As(err, new(*pgconn.ConnectError)) && errors.As(err, &full) &&
+		strings.HasPrefix(full.Code, "53") {
 		return Call(ctx, o.app, call)
 	}
 	if err != nil {
@@ -127,7 +132,8 @@ func (o *Own) Call(ctx context.Context, call func(db.DBTX) error) error {
 	}
 	defer Release(o.own, conn)
 	err = call(conn)
-	if conn.Conn().IsClosed() && !errors.Is(ctx.Err(), context.Canceled) { // Else the caller cut it off.
+	// Else the caller cut it off.
+	if conn.Conn().IsClosed() && !errors.Is(ctx.Err(), context.Canceled) {
 		o.own.Reset()
 	}
 	return err

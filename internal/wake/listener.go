@@ -26,7 +26,8 @@ const (
 // and after anything that may have made it miss one, until the returned function is called. It
 // returns once it listens, or could not for now: who needs to be sure must look for itself from
 // time to time.
-func Subscribe(ctx context.Context, pool *pgxpool.Pool, channel, payload string) (<-chan struct{}, func(), error) {
+func Subscribe(ctx context.Context, pool *pgxpool.Pool, channel, payload string,
+) (<-chan struct{}, func(), error) {
 	l, leave := attach(pool, longestPoll)
 	topic := channel + " " + payload
 	wakes := l.subscribe(topic)
@@ -70,7 +71,11 @@ var listeners = shared[*pgxpool.Pool, *listener]{begin: newListener, end: (*list
 func newListener(pool *pgxpool.Pool) *listener {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &listener{
-		pool: pool, stop: stop, ended: make(chan struct{}), tried: make(chan struct{}), poll: longestPoll,
+		pool:          pool,
+		stop:          stop,
+		ended:         make(chan struct{}),
+		tried:         make(chan struct{}),
+		poll:          longestPoll,
 		subscriptions: map[string]map[chan struct{}]struct{}{},
 	}
 	go l.run(ctx)
@@ -150,7 +155,8 @@ func (l *listener) run(ctx context.Context) {
 	pauses := Pauses{Shortest: 10 * shortestPause, Longest: 10 * longestPause}
 	for ctx.Err() == nil {
 		began := time.Now()
-		l.listen(ctx, tried) // Its errors are of no use to anybody: the workers poll until the next attempt.
+		// Its errors are of no use to anybody: the workers poll until the next attempt.
+		l.listen(ctx, tried)
 		tried()
 		if time.Since(began) > longestPause {
 			pauses.Over()
@@ -178,7 +184,9 @@ func (l *listener) listen(ctx context.Context, ready func()) (err error) {
 	l.change(true, false)
 	defer func() {
 		if lost := (net.Error)(nil); errors.Is(err, errDeaf) || errors.As(err, &lost) {
-			Weed(l.pool) // The network is gone, and what is idle in the pool is no better, which those who wake now would find out slowly.
+			// The network is gone, and what is idle in the pool is no better, which those who wake
+			// now would find out slowly.
+			Weed(l.pool)
 		}
 		l.change(false, false)
 	}()
@@ -198,7 +206,8 @@ func (l *listener) listen(ctx context.Context, ready func()) (err error) {
 			return err
 		}
 	}
-	awaited, patience := true, longestPause // Later, another on the connection itself shows from time to time that it lives.
+	// Later, another on the connection itself shows from time to time that it lives.
+	awaited, patience := true, longestPause
 	for ; ; ready() {
 		until := sent.Add(patience)
 		if !awaited {
@@ -236,7 +245,9 @@ func (l *listener) listen(ctx context.Context, ready func()) (err error) {
 			}
 			awaited, patience, sent = proven, answering, time.Now()
 			sending, cancel := context.WithTimeout(ctx, patience)
-			_, err := conn.Exec(sending, "notify "+trial+", '"+another+"'", pgx.QueryExecModeSimpleProtocol)
+			_, err := conn.Exec(sending, "notify "+trial+", '"+another+"'",
+				pgx.QueryExecModeSimpleProtocol,
+			)
 			cancel()
 			if err != nil && sending.Err() != nil && ctx.Err() == nil {
 				return errDeaf
@@ -257,7 +268,8 @@ func (l *listener) connect(ctx context.Context) (*pgx.Conn, error) {
 			return nil, err
 		}
 	}
-	config.ConnConfig.OnNotification = nil // A handler of the pool's owner would get what is waited for here.
+	// A handler of the pool's owner would get what is waited for here.
+	config.ConnConfig.OnNotification = nil
 	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 	if err != nil {
 		return nil, err

@@ -23,6 +23,8 @@ func Transient(err error) bool {
 	if !errors.As(err, &pg) {
 		return !errors.Is(err, context.Canceled) && !strings.HasSuffix(err.Error(), "closed pool")
 	}
-	return slices.Contains([]string{"08", "40", "53", "57", "58"}, pg.Code[:min(2, len(pg.Code))]) ||
-		pg.Code == "25006" || pg.Code == "55P03" || pg.Code == "XX000" && strings.Contains(pg.Message, "cache lookup failed")
+	class := pg.Code[:min(2, len(pg.Code))]
+	return slices.Contains([]string{"08", "40", "53", "57", "58"}, class) ||
+		pg.Code == "25006" || pg.Code == "55P03" ||
+		pg.Code == "XX000" && strings.Contains(pg.Message, "cache lookup failed")
 }

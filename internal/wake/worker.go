@@ -72,7 +72,9 @@ const (
 //
 // A worker that is listed as idle is taken off the list after it has found work twice, in looks
 // that follow each other or within opts.Linger.
-func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opts Options, look Look) error {
+func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opts Options,
+	look Look,
+) error {
 	if opts.Poll <= 0 {
 		opts.Poll = longestPoll
 	}
@@ -94,7 +96,10 @@ func Watch(ctx context.Context, pool *pgxpool.Pool, channel, queueID string, opt
 	}
 	l, leave := attach(pool, opts.Poll)
 	defer leave()
-	w := &worker{pool: pool, channel: channel, queueID: queueID, name: rand.Text(), opts: opts, look: look}
+	w := &worker{
+		pool: pool, channel: channel, queueID: queueID, name: rand.Text(), opts: opts,
+		look: look,
+	}
 	w.pauses = Pauses{Shortest: shortestPause, Longest: longestPause}
 	w.listener, w.wakes = l, l.subscribe(channel+" "+queueID)
 	defer l.unsubscribe(channel+" "+queueID, w.wakes)
@@ -115,17 +120,21 @@ type worker struct {
 	opts             Options
 	look             Look
 
-	listed   int           // the listener's epoch when this worker was listed as idle; 0: it is not listed
-	listedAt time.Time     // when that was
-	line     bool          // the list may hold a line of this worker, asked for or not: a call may fail after its commit
-	open     []int64       // transactions that may have missed the line
-	pauses   Pauses        // between two questions about them
-	passed   time.Duration // how soon to look again for what others seem to have in hand; 0: when Poll has passed
+	// the listener's epoch when this worker was listed as idle; 0: it is not listed
+	listed   int
+	listedAt time.Time // when that was
+	// the list may hold a line of this worker, asked for or not: a call may fail after its commit
+	line   bool
+	open   []int64 // transactions that may have missed the line
+	pauses Pauses  // between two questions about them
+	// how soon to look again for what others seem to have in hand; 0: when Poll has passed
+	passed time.Duration
 }
 
 func (w *worker) run(ctx context.Context) error {
 	defer w.unlist(ctx)
-	pauses, worked, again := Pauses{Shortest: shortestPause, Longest: longestPause}, time.Time{}, false
+	pauses := Pauses{Shortest: shortestPause, Longest: longestPause}
+	worked, again := time.Time{}, false
 	for {
 		// A notification from here on leads to another look; one from before is answered by this
 		// look.
@@ -198,7 +207,10 @@ func (w *worker) list(ctx context.Context, epoch int) error {
 	w.listed, w.listedAt, w.line = 0, time.Now(), true
 	err := Call(ctx, w.pool, func(conn db.DBTX) (err error) {
 		err = calls.New(conn).StartIdling(ctx, calls.StartIdlingParams{
-			Channel: w.channel, QueueID: w.queueID, Worker: w.name, Lasting: 2*w.opts.Poll + longestPause,
+			Channel: w.channel,
+			QueueID: w.queueID,
+			Worker:  w.name,
+			Lasting: 2*w.opts.Poll + longestPause,
 		})
 		if err == nil {
 			w.open, err = calls.New(conn).OpenTransactions(ctx, nil)
