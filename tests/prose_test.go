@@ -358,9 +358,8 @@ func longComments(text, begin string) (wrong []string) {
 	return wrong
 }
 
-// What go doc, an editor and psql show fits into a window.
-// longLines are those of more than 100 columns; a tab counts as four.
-func longLines(text string) (wrong []string) {
+// wideLines are those of more than 100 columns; a tab counts as four.
+func wideLines(text string) (wrong []string) {
 	for n, line := range strings.Split(text, "\n") {
 		if length := len([]rune(strings.ReplaceAll(line, "\t", "    "))); length > 100 {
 			wrong = append(wrong, fmt.Sprintf("line %d: %d columns", n+1, length))
@@ -369,6 +368,7 @@ func longLines(text string) (wrong []string) {
 	return wrong
 }
 
+// What go doc, an editor and psql show fits into a window.
 func TestDocsComments(t *testing.T) {
 	t.Parallel()
 	checked := 0
@@ -381,7 +381,7 @@ func TestDocsComments(t *testing.T) {
 		}
 		checked++
 		if folder == "." || folder == "internal/wake" {
-			for _, wrong := range longLines(projectFile(t, path)) {
+			for _, wrong := range wideLines(projectFile(t, path)) {
 				t.Errorf("%s: %s", path, wrong)
 			}
 		}
@@ -396,7 +396,7 @@ func TestDocsComments(t *testing.T) {
 	if wrong := longComments("// "+x+"\ncode // "+x+"\n\t// short\ncode "+x, "//"); len(wrong) != 2 {
 		t.Errorf("the checker finds %q", wrong)
 	}
-	if wrong := longLines(x + "xx\n\t\t" + x + "\nend"); len(wrong) != 1 {
+	if wrong := wideLines(x + "xx\n\t\t" + x + "\nend"); len(wrong) != 1 {
 		t.Errorf("the checker finds %q", wrong)
 	}
 	if wrong := longComments("-- "+x+"\nselect '"+x+"';\ncomment on function f() is\n    '"+x+"'\n    'y';\nselect '"+x+"'", "--"); len(wrong) != 2 {
