@@ -36,7 +36,9 @@ func disguise() error {
 			create or replace function pg_catalog.version() returns text language sql stable
 				return 'PostgreSQL %s on disguise';
 			create function pg_catalog.yb_get_effective_transaction_isolation_level() returns text language sql stable
-				return current_setting('transaction_isolation')`, disguisedAs))
+				return case when current_setting('transaction_isolation') = 'read committed'
+					and not coalesce(current_setting('yb_enable_read_committed_isolation', true), 'on')::boolean
+					then 'repeatable read' else current_setting('transaction_isolation') end`, disguisedAs))
 		conn.Close(ctx)
 		if err != nil {
 			return fmt.Errorf("disguise %s: %w", database, err)
@@ -67,21 +69,20 @@ func writeOutside(database string) error {
 	}
 	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, strings.ReplaceAll(`
-		create schema yb;
-		create extension dblink schema yb;
-		create function yb.write_outside() returns trigger language plpgsql security definer set search_path = pg_catalog as $$
+		create extension dblink schema public;
+		create function public.write_outside() returns trigger language plpgsql security definer set search_path = pg_catalog as $$
 		begin
 			if not current_setting('yb_disable_transactional_writes')::boolean then
 				return new;
 			end if;
-			if yb.dblink_get_connections() is null then
-				perform yb.dblink_connect('outside', format('host=127.0.0.1 port=%s dbname=%s user=postgres',
+			if public.dblink_get_connections() is null then
+				perform public.dblink_connect('outside', format('host=127.0.0.1 port=%s dbname=%s user=postgres',
 					current_setting('port'), current_database()));
 			end if;
-			perform yb.dblink_exec('outside', format('insert into lock.locked_keys (key, name, ts) values (%L, %L, %L) on conflict do nothing', new.key, new.name, new.ts));
+			perform public.dblink_exec('outside', format('insert into lock.locked_keys (key, name, ts) values (%L, %L, %L) on conflict do nothing', new.key, new.name, new.ts));
 			return null;
 		end $$;
-		create trigger write_outside before insert on lock.locked_keys for each row execute function yb.write_outside()`,
+		create trigger write_outside before insert on lock.locked_keys for each row execute function public.write_outside()`,
 		"\t\t", ""))
 	return err
 }

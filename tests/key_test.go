@@ -632,6 +632,9 @@ func TestKeyIsolationLevels(t *testing.T) {
 					for _, forget := range []bool{false, true} {
 						key++
 						t.Run(fmt.Sprintf("%s, known %v, %s, forget %v", level, known, first, forget), func(t *testing.T) {
+							if target.disguised && level == "repeatable read" && (!known || forget) {
+								t.Skip("the key is newer than the snapshot: YugabyteDB starts the statement again, which PostgreSQL does not")
+							}
 							a, b := e.session(t), e.session(t)
 							if known {
 								a.exec("select lock.exclusive($1::bigint)", key)
@@ -671,6 +674,7 @@ func TestKeyReadOnly(t *testing.T) {
 	t.Parallel()
 	t.Run("the advisory engine locks, waits and forgets", func(t *testing.T) {
 		t.Parallel()
+		onlyPostgreSQL(t, "it has the row engine alone")
 		e := open(t, advisory)
 		a, b := e.session(t), e.session(t)
 		a.exec("begin read only")

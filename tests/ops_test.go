@@ -297,7 +297,7 @@ func TestCollector(t *testing.T) {
 		t.Parallel()
 		s := open(t, engines()[0]).session(t)
 		broken := opsCollector(t)
-		broken.Metrics[0].Query = "select count(*) as held from lock.locked_keys"
+		broken.Metrics[0].Query = "select count(*) as held from pg_class"
 		broken.Metrics[1].Values = []string{"session"}
 		broken.Metrics[3].QueryRef, broken.Metrics[4].QueryRef = "waits", "waits"
 		broken.Metrics[5].Name = "locks_keys_held"

@@ -667,6 +667,10 @@ func TestRequestWorkOutcomes(t *testing.T) {
 	if n := stacks.Load(); n != 1 {
 		t.Errorf("%d times a stack of the panic", n)
 	}
+	if target.yugabyte { // as docs/yugabytedb.md says
+		answers(super, 1, "select lock.settle_request(process_id, 'new') from lock.request where request_status = 'in-progress'")
+		answers(super, "new", "select request_status::text from lock.request where entity_id = 'commit'")
+	}
 	answers(super, "conflict good habit lost twice", "select string_agg(entity_id, ' ' order by entity_id) from effect where entity_id <> 'commit' or not lock_internal.is_yugabyte()")
 }
 

@@ -7,7 +7,7 @@ PG_MODULE_MAGIC;
 
 static bool disable_transactional_writes = false;
 static bool enable_listen_notify = true;
-static bool enable_read_committed_isolation = false;
+static bool enable_read_committed_isolation = true;
 
 void _PG_init(void);
 
@@ -19,7 +19,7 @@ _PG_init(void)
 	DefineCustomBoolVariable("yb_enable_listen_notify", "As on YugabyteDB; without effect here.", NULL,
 							 &enable_listen_notify, true, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("yb_enable_read_committed_isolation", "As on YugabyteDB; without effect here.", NULL,
-							 &enable_read_committed_isolation, false, PGC_USERSET, 0, NULL, NULL, NULL);
+							 &enable_read_committed_isolation, true, PGC_USERSET, 0, NULL, NULL, NULL);
 	/* The target disguised: clients see it, too. */
 	if (GetConfigOption("lock.disguised_as", true, false) != NULL)
 		SetConfigOption("server_version", GetConfigOption("lock.disguised_as", true, false), PGC_INTERNAL, PGC_S_OVERRIDE);
