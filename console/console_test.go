@@ -767,3 +767,18 @@ func TestSpan(t *testing.T) {
 		}
 	}
 }
+
+// What waits for its key is listed with the others of its status, and its queue is found by it alone.
+func TestKeyedTasks(t *testing.T) {
+	t.Parallel()
+	s := open(t, "", false)
+	s.sql("select lock.create_tasks('{first,second}', 'keyed', keys => '{anna,anna}')")
+	s.sql("select lock.capture(1, 'keyed')")
+	s.sees("/tasks?queue=keyed&status=new", "second")
+	s.sees("/queues?q=keyed", "keyed")
+	if page := s.get("/tasks?queue=keyed&status=new", http.StatusOK); strings.Contains(page, ">first<") {
+		t.Error("what is in progress is listed as new")
+	}
+	s.sql("delete from lock.task where id = 'first'")
+	s.sees("/queues?q=keyed", "keyed")
+}

@@ -239,7 +239,8 @@ func loose(name, where string) string {
 
 // queuesAfter lists queues, from the name $1 on, at most $2 of a sort.
 var queuesAfter = strings.Join([]string{
-	strings.ReplaceAll(loose("lock.task", "item.status <> 'in_progress' and item.retries_left is distinct from 0"), "KIND", "task"),
+	strings.ReplaceAll(loose("lock.task", "item.status <> 'in_progress' and item.retries_left is distinct from 0 and item.key_number is null"), "KIND", "task"),
+	strings.ReplaceAll(loose("lock.task", "item.key_number is not null"), "KIND", "task"),
 	strings.ReplaceAll(loose("lock.task", "item.status <> 'in_progress' and item.retries_left = 0"), "KIND", "task"),
 	strings.ReplaceAll(loose("lock.task", "item.status = 'in_progress' and item.deadline is not null"), "KIND", "task"),
 	strings.ReplaceAll(loose("lock.task", "item.status = 'in_progress' and item.deadline is null"), "KIND", "task"),
@@ -261,14 +262,16 @@ var depths = `
 	cross join lateral (
 		select
 			(select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'new' and task.status <> 'in_progress'
-				and task.retries_left is distinct from 0 and task.available_at <= clock_timestamp() limit $3) as seen)
+				and task.retries_left is distinct from 0 and task.key_number is null and task.available_at <= clock_timestamp() limit $3) as seen)
 			+ (select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'failed' and task.status <> 'in_progress'
-				and task.retries_left is distinct from 0 and task.available_at <= clock_timestamp() limit $3) as seen) as ready,
+				and task.retries_left is distinct from 0 and task.key_number is null and task.available_at <= clock_timestamp() limit $3) as seen)
+			+ (select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.key_number is not null
+				and case task.status when 'in_progress' then 1 else 0 end = 0 limit $3) as seen) as ready,
 			least(
 				(select task.available_at from lock.task where task.queue_id = queue.queue_id and task.status = 'new' and task.status <> 'in_progress'
-					and task.retries_left is distinct from 0 order by task.available_at limit 1),
+					and task.retries_left is distinct from 0 and task.key_number is null order by task.available_at limit 1),
 				(select task.available_at from lock.task where task.queue_id = queue.queue_id and task.status = 'failed' and task.status <> 'in_progress'
-					and task.retries_left is distinct from 0 order by task.available_at limit 1)
+					and task.retries_left is distinct from 0 and task.key_number is null order by task.available_at limit 1)
 			) as oldest,
 			(select count(*) from (select from lock.task where task.queue_id = queue.queue_id and task.status = 'in_progress'
 				and task.deadline > clock_timestamp() limit $3) as seen)

@@ -472,7 +472,7 @@ func (v *view) tasksOf(columns, queue, status string, t *table) ([]map[string]an
 	case "dead":
 		branches = []string{"task.status = 'failed' and task.status <> 'in_progress' and task.retries_left = 0", "task.status = 'new' and task.status <> 'in_progress' and task.retries_left = 0"}
 	case "new", "failed", "done":
-		for _, left := range []string{"is distinct from 0", "= 0"} {
+		for _, left := range []string{"is distinct from 0 and task.key_number is null", "= 0"} {
 			branches = append(branches, fmt.Sprintf("task.status = '%s' and task.status <> 'in_progress' and task.retries_left %s", status, left))
 		}
 	default:
@@ -483,6 +483,12 @@ func (v *view) tasksOf(columns, queue, status string, t *table) ([]map[string]an
 	}
 	if status == "in_progress" { // Those that never time out come last.
 		branches = append(branches, fmt.Sprintf("(select %s, 'infinity'::timestamptz as at from lock.task where task.queue_id = $1::text and task.status = 'in_progress' and task.deadline is null order by task.changed_at limit $3)", columns))
+	}
+	if status == "new" || status == "failed" { // Those that wait for their key: of so many, since they stand by key.
+		branches = append(branches, fmt.Sprintf(`(select %s, task.available_at as at from (
+				select * from lock.task where task.queue_id = $1::text and task.key_number is not null
+				and case task.status when 'in_progress' then 1 else 0 end = 0 limit 1000
+			) as task where task.status = '%s' and task.available_at >= $2::timestamptz order by at limit $3)`, columns, status))
 	}
 	found, err := v.rows("select * from ("+strings.Join(branches, " union all ")+") as task order by at offset $4 limit $5", queue, since, skip+perPage+1, skip, perPage+1)
 	if err == nil && len(found) > perPage {
