@@ -98,8 +98,8 @@ test-yugabyte: tools ## run the tests on YugabyteDB: LOCKS_TEST_YUGABYTE_URL, or
 NO_SERVER := ^Test(Docs(Go|LeadWithBounds|Text|Catalogue|Comments)|EveryFunctionHasAnExample|ExamplesHoldWhatTheyLock|PoolerDirect|OldClientIsTheNewestRelease)$$
 
 .PHONY: test-disguised
-test-disguised: tools ## run the tests on PostgreSQL that calls itself YugabyteDB, so that every branch for it runs (SKIP=... for fewer tests)
-	cd tests && go run ./cmd/targets -bin $(BIN) -only disguised -must -- -skip '$(NO_SERVER)$(if $(SKIP),|$(SKIP))'
+test-disguised: tools ## run the tests on PostgreSQL that calls itself YugabyteDB, so that every branch for it runs (RUN=... or SKIP=... for fewer tests)
+	cd tests && go run ./cmd/targets -bin $(BIN) -only disguised -must -- $(if $(RUN),-run '$(RUN)') -skip '$(NO_SERVER)$(if $(SKIP),|$(SKIP))'
 
 .PHONY: bench
 bench: ## measure beside what people would use instead: make bench (ROUNDS=, DURATION=, ROWS=, GROWTH=, STEADY=, AGAIN=1, FORCE=1: see docs/development.md)

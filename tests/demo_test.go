@@ -32,6 +32,9 @@ func TestDemo(t *testing.T) {
 
 	t.Run("proves exclusion on an empty database, and leaves the schema lock only", func(t *testing.T) {
 		t.Parallel()
+		if target.disguised {
+			t.Skip("it migrates by itself: so no write happens outside its transaction, and a second sharer of a new key waits")
+		}
 		e := openEmpty(t, advisory)
 		out := demoOutput(t, demo(e.owner), 0)
 		for _, line := range []string{
