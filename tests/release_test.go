@@ -1,11 +1,13 @@
 package tests
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestRelease: a stranger gets each module alone, and installs the program, from a proxy that has nothing but what a release has.
@@ -25,18 +27,17 @@ func TestRelease(t *testing.T) {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Dir = at
 		cmd.Env = append(os.Environ(), "GOPROXY=file://"+proxy+","+strings.TrimSpace(string(upstream)), "GONOSUMDB=github.com/seed4787c507/*,github.com/seed4787c507/locks",
-			"GOFLAGS=-mod=mod", "GOWORK=off", "GOBIN="+filepath.Join(dir, "bin"))
+			"GOFLAGS=-mod=mod -modcacherw", "GOWORK=off", "GOBIN="+filepath.Join(dir, "bin"))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	const version = "v0.0.1-test"
+	version := fmt.Sprint("v0.0.1-test", time.Now().UnixNano()) // The module cache is shared with other runs.
 	run(".", "go", "run", "./cmd/release", "-version", version, "-out", filepath.Join(dir, "release"), "-proxy-only")
-	t.Cleanup(func() { // The module cache keeps what was downloaded, and this version is nobody's.
-		for _, kept := range []string{"github.com/seed4787c507", "cache/download/github.com/seed4787c507"} {
-			path := filepath.Join(strings.TrimSpace(string(cache)), filepath.FromSlash(kept))
-			must(t, exec.Command("chmod", "-R", "u+w", path).Run())
-			must(t, os.RemoveAll(path))
+	t.Cleanup(func() {
+		ours := filepath.Join(strings.TrimSpace(string(cache)), "github.com", "seed4787c507")
+		for _, kept := range []string{"locks@" + version, "locks/lockstest@" + version, "locks/console@" + version, "locks/cli@" + version} {
+			must(t, os.RemoveAll(filepath.Join(ours, filepath.FromSlash(kept))))
 		}
 	})
 	for name, program := range map[string]string{

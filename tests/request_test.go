@@ -517,7 +517,7 @@ func TestRequestIsolation(t *testing.T) {
 				}
 			})
 			e := open(t, advisory)
-			mutate(t, e, "capture_request", "if isolation not in", "if false and isolation not in")
+			mutate(t, e, "check_read_committed", "if isolation not in", "if false and isolation not in")
 			if batch, err := requestOldSnapshot(t, e, level); batch != "1" || err != nil {
 				t.Errorf("the checker sees %q, %v", batch, err)
 			}
@@ -1017,7 +1017,7 @@ func TestRequestRules(t *testing.T) {
 		a.exec("select lock.enqueue('update', 'e')")
 		a.exec("select lock.enqueue('update', 'f')")
 		w.takes("default", 1)
-		w.settles("new", 1)
+		w.settles("retry", 1)
 		w.line = 0
 		w.takes("default", 1)
 		answers(w.session, int64(1), "select lock.settle_request($1, 'retry', 'not now', '1 hour')", w.process)

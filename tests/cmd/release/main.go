@@ -159,7 +159,7 @@ func checkout(ctx context.Context, work, tree string) error {
 func (r *release) env(more ...string) []string {
 	return append(append(os.Environ(),
 		"GOPROXY=file://"+filepath.Join(r.out, "proxy")+","+r.upstream,
-		"GONOSUMDB="+root+","+root+"/*", "GONOSUMCHECK=1", "GOFLAGS=-mod=mod", "GOWORK=off"), more...)
+		"GONOSUMDB="+root+","+root+"/*", "GONOSUMCHECK=1", "GOFLAGS=-mod=mod -modcacherw", "GOWORK=off"), more...)
 }
 
 func (r *release) run(ctx context.Context, dir string, env []string, args ...string) error {
