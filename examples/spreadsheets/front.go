@@ -123,6 +123,9 @@ func (f *front) status(r *http.Request) (status int, answer any, err error) {
 		if newest, err = strconv.ParseInt(text, 10, 32); err != nil {
 			return 0, nil, &problem{http.StatusBadRequest, "max must be a number"}
 		}
+		if newest < 1 { // 0 would be db's default.
+			return 0, nil, &problem{http.StatusBadRequest, "max must be at least 1"}
+		}
 	}
 	requests, err := f.history(r, int32(newest))
 	if err != nil {

@@ -441,6 +441,7 @@ func TestFront(t *testing.T) {
 		{"GET", "/sheets/none", ``, 404, "there is no such sheet"},
 		{"GET", "/sheets/one?max=0", ``, 400, "max must be at least 1"},
 		{"GET", "/sheets/one?max=many", ``, 400, "max must be a number"},
+		{"GET", "/sheets/one?max=-1", ``, 400, "max must be at least 1"},
 		{"GET", "/sheets/one?max=-4294967295", ``, 400, "max must be a number"},
 		{"GET", "/sheets/one?max=9999999999", ``, 400, "max must be a number"},
 		{"GET", "/sheets/one/file", ``, 404, "there is no such sheet, or not yet"},
