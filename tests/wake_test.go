@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed4787c507/locks/internal/wake"
+	"github.com/seed4787c507/locks/lockstest/server"
 )
 
 // wakeTable is work for the loops of these tests: lock_internal.wake is not granted to anybody, so the owner produces.
@@ -205,6 +206,27 @@ func wakeEnv(t *testing.T) (*env, *pgxpool.Pool) {
 	owner := openPool(t, e.owner, 16)
 	_, err := owner.Exec(ctx, wakeTable)
 	must(t, err)
+	return e, owner
+}
+
+// wakeAlone is wakeEnv on a server that no other test has, where there is one: a worker that lists itself waits for all transactions
+// of the server that were open then, whosever they are.
+func wakeAlone(t *testing.T) (*env, *pgxpool.Pool) {
+	t.Helper()
+	if target.own == nil {
+		return wakeEnv(t)
+	}
+	s, err := server.Start(ctx, server.Options{})
+	must(t, err)
+	t.Cleanup(func() { s.Stop() })
+	e := &env{url: s.URL("locks_app", "postgres"), owner: s.URL("postgres", "postgres")}
+	must(t, migrate(e.owner, 0))
+	e.admin = openPool(t, e.owner, 2)
+	owner := openPool(t, e.owner, 4)
+	for _, sql := range []string{"create role locks_app login", "select lock.grant_to('locks_app')", wakeTable} {
+		_, err := owner.Exec(ctx, sql)
+		must(t, err)
+	}
 	return e, owner
 }
 
@@ -748,11 +770,10 @@ func TestWakeWatch(t *testing.T) {
 
 	t.Run("idles without a query", func(t *testing.T) {
 		t.Parallel()
-		e, owner := wakeEnv(t)
+		e, owner := wakeAlone(t)
 		var took atomic.Int64
 		pool, queries := openLogged(t, e.url, 4)
 		wakeWorker(t, pool, "q", hour, func(n int64) { took.Add(n) })
-		// The transactions of other tests that were open when it listed itself are waited for, too.
 		within(t, perseverance, "the last look is over", func() bool { return queries.lookedLast("delete from job") })
 		if n := wakeIdlers(t, e, "q"); n != 1 {
 			t.Errorf("%d workers are listed", n)
